@@ -9,7 +9,9 @@ import json
 import re
 from pathlib import Path
 
+from torcheer import Call, Layer, ModelHistory, Module, Operation
 from torcheer._text import colors
+from torcheer.log.operation import facts_of
 from torcheer.page.schema import FORMAT, GRAPH, REPORT, TYPES, VERSION, Key, Part, required
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,7 +30,35 @@ def generated() -> dict[Path, str]:
         folder / "theme.css": f"/* {HEADER.format(source='_text/colors.py')} */\n\n" + _css(),
         docs / "viewer_format.md": _documented(docs / "viewer_format.md", GRAPH),
         docs / "report_format.md": _documented(docs / "report_format.md", REPORT),
+        docs / "attributes.md": _attributes(),
     }
+
+
+_ATTRIBUTES = """# Attributes
+
+<!-- Written by `make web-types` from the classes. Do not edit. -->
+
+Every attribute of the objects that a history gives. A `Layer` also has the attributes of `Operation`, with the value that all
+its passes share. `column` is the name in `to_pandas()` and `to_csv()`.
+"""
+
+
+def _attributes() -> str:
+    """The tables of docs/attributes.md: every attribute of what a user holds."""
+    lines = [_ATTRIBUTES]
+    for cls in (ModelHistory, Operation, Layer, Module, Call):
+        inherited = {fact.name for fact in facts_of(Operation)} if cls is Layer else set()
+        facts = [fact for fact in facts_of(cls) if fact.name not in inherited]
+        has_columns = any(fact.column for fact in facts)
+        lines.append(f"## `{cls.__name__}`\n")
+        lines.append("| attribute | type | column | what it is |" if has_columns else "| attribute | type | what it is |")
+        lines.append("| --- | --- | --- | --- |" if has_columns else "| --- | --- | --- |")
+        for fact in facts:
+            kind = fact.type.replace("|", "\\|")
+            cells = [f"`{fact.name}`", f"`{kind}`", *([fact.column or ""] if has_columns else []), fact.sentence]
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _header(source: str) -> str:

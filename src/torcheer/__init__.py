@@ -69,6 +69,7 @@ from .features.features import Features as Features
 from .features.features import open_features as open_features
 from .features.similarity import Similarity as Similarity
 from .features.similarity import similarity as similarity
+from .history import ModelHistory as ModelHistory
 from .history.call import Call as Call
 from .history.layer import Layer as Layer
 from .history.module import Module as Module
@@ -81,7 +82,6 @@ from .live.places import Place as Place
 from .live.reading import TappedValues as TappedValues
 from .live.reading import activation as activation
 from .live.reading import tap as tap
-from .model_history import ModelHistory as ModelHistory
 from .pictures.options import PictureOptions as PictureOptions
 from .pictures.picture import Picture as Picture
 from .replay.report import ValidationReport as ValidationReport

@@ -22,13 +22,14 @@ from ._torch.restore_state import counts_as_found
 from ._torch.thread_state import thread_as_found
 from .analysis import Summary
 from .analysis.summary import DEFAULT_COLUMNS
-from .capture import Session, refuse_inside_compiled_code
+from .capture import Session, explain, finish, open_session, refuse_inside_compiled_code, run_model
 from .errors import InvalidArgument, ModelMismatch
-from .history.keeping import LayersToSave, LogOptions, Options, explain, finish, open_session, read_options, run, shows_options
-from .model_history import ModelHistory
+from .history import ModelHistory
+from .log.options import LayersToSave, LogOptions, Options, read_options, shows_options
+from .log.run import LoggedRun
 from .pictures import DrawOptions, Picture, Target, check_format, make_picture, picture_options, present
 from .replay import ValidationReport, validate_against
-from .store import Streaming, bind, load_log
+from .store import Streaming, bind, load_run
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -88,12 +89,12 @@ def log_forward_pass(
     if vis_opt not in ("none", "unrolled", "rolled"):
         raise InvalidArgument(f"vis_opt is one of 'none', 'unrolled', 'rolled'; got {vis_opt!r}.")
     others = ("input_kwargs", "random_seed", "random_state", "vis_opt", "save_to")
-    history = ModelHistory(_title(model), read_options(options, "log_forward_pass", *others))
+    history = ModelHistory.begin(_title(model), read_options(options, "log_forward_pass", *others))
     if save_to is None:
-        run(history, model, arguments, random_seed, random_state)
+        run_model(history._run, model, arguments, random_seed, random_state)
     else:
         history = _streamed(
-            history,
+            history._run,
             output_path(save_to, "history", "run.safetensors", "safetensors"),
             model,
             arguments,
@@ -110,28 +111,28 @@ def log_forward_pass(
 
 
 def _streamed(
-    history: ModelHistory, path: Path, model: Any, arguments: Arguments, seed: int | None, state: RandomState | None
+    run: LoggedRun, path: Path, model: Any, arguments: Arguments, seed: int | None, state: RandomState | None
 ) -> ModelHistory:
     """Log a pass into a file, and open that."""
-    if history._log.backward is not None:
+    if run.log.backward is not None:
         raise InvalidArgument(
             "save_to writes a file as the model runs, and gradients come later: log with save_gradients alone, run the "
             "backward pass, then history.save(path)."
         )
     with Streaming(path) as file:
         try:
-            run(history, model, arguments, seed, state, sink=file)
-            file.finish(history)
+            run_model(run, model, arguments, seed, state, sink=file)
+            file.finish(run)
         except BaseException:
-            for number in range(len(history._log.rows)):  # the partial history has no file to read from
-                history._log.forget(number)
+            for number in range(len(run.log.rows)):  # the partial history has no file to read from
+                run.log.forget(number)
             if file.refused is not None:
                 raise file.refused from None  # Python takes a TypeError inside of an operator for a missing operator
             raise
-    log, options = load_log(path)
+    saved = load_run(path)
     with contextlib.suppress(InvalidArgument, ModelMismatch):  # only modules have parameters to bind
-        bind(log, model)
-    return ModelHistory._of_log(log, options)
+        bind(saved.log, model)
+    return ModelHistory(saved)
 
 
 def load(
@@ -156,10 +157,10 @@ def load(
     """
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidArgument(f"path says which file is opened, such as 'run.safetensors'; got {path!r:.80}.")
-    log, options = load_log(Path(path), functions)
+    run = load_run(Path(path), functions)
     if model is not None:
-        bind(log, model)
-    return ModelHistory._of_log(log, options)
+        bind(run.log, model)
+    return ModelHistory(run)
 
 
 def show_model_graph(
@@ -238,10 +239,10 @@ def validate_forward_pass(
     """
     arguments = _arguments(model, input_args, input_kwargs, "validate_forward_pass")
     refuse_read_once(arguments, "validate_forward_pass")
-    history = ModelHistory(_title(model), Options())
+    run = LoggedRun.begin(_title(model), Options())
     with thread_as_found(), counts_as_found(model, arguments):
-        run(history, model, arguments, random_seed, backs_up_everything=True, call="validate_forward_pass")
-        return validate_against(history, model, arguments)
+        run_model(run, model, arguments, random_seed, backs_up_everything=True, call="validate_forward_pass")
+        return validate_against(run, model, arguments)
 
 
 class recording(Managed[ModelHistory]):  # noqa: N801 - used as a function: `with recording() as history`
@@ -272,13 +273,13 @@ class recording(Managed[ModelHistory]):  # noqa: N801 - used as a function: `wit
         self._models = models
         names = [type(model).__name__ for model in models]
         title = ", ".join(names) if names else "recorded"
-        self._history = ModelHistory(title, read_options(options, "recording"))
+        self._history = ModelHistory.begin(title, read_options(options, "recording"))
         self._session: Session | None = None
 
     def _begin(self) -> ModelHistory:
         if self._session is not None:
             raise InvalidArgument("this recording was used already; call recording() again for another one.")
-        self._session = session = open_session(self._history, outermost=sys._getframe(2).f_code)
+        self._session = session = open_session(self._history._run, outermost=sys._getframe(2).f_code)
         for model in self._models:
             session.watcher.register(model, "" if len(self._models) == 1 else session.watcher.free_name(model))
         session.__enter__()
@@ -294,9 +295,9 @@ class recording(Managed[ModelHistory]):  # noqa: N801 - used as a function: `wit
             super().leave(kind, error, trace)
             with thread_as_found():
                 if error is not None:
-                    explain(self._history, error)
+                    explain(self._history._run, error)
                 elif self._session is not None:
-                    finish(self._history, self._session)
+                    finish(self._history._run, self._session)
 
 
 def _arguments(model: Any, input_args: Any, input_kwargs: Any, call: str) -> Arguments:

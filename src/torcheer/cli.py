@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from . import __version__
-from ._text import aligned, print_shown
+from ._text import aligned, human_size, print_shown
 from ._text.screen import open_file
 from ._torch.inputs import misfit_of, taken_by
 from .api import load, log_forward_pass
@@ -27,10 +27,9 @@ from .errors import InvalidArgument, LayerNotFound, TorcheerError
 from .features import Features, extract, open_features
 from .features.data import world
 from .features.transforms import READY_MADE
-from .history import History
-from .history.printing import human_size
+from .history import ModelHistory
 from .log.keys import Key, parse_key
-from .model_history import ModelHistory
+from .log.run import run_of
 from .page import read_payload, to_html
 from .pictures import PictureOptions, form_for
 from .reducers import KINDS, TopK
@@ -469,11 +468,11 @@ def run_find(options: argparse.Namespace) -> int:
     return 0
 
 
-def _key(history: History, text: str) -> Key:
+def _key(history: ModelHistory, text: str) -> Key:
     """A key as it is typed in a shell. Text that names nothing in the history may be a position, slice, class or function."""
     try:
         key = parse_key(text)
-        key.meaning(history._lookup.names)
+        key.meaning(run_of(history).lookup.names)
         return key
     except LayerNotFound:
         other = object_named(text)

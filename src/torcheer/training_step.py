@@ -15,9 +15,9 @@ from ._torch.left_as_found import left_as_found
 from ._torch.restore_state import counts_as_found
 from .api import log_forward_pass
 from .errors import InvalidArgument
-from .history.keeping import LogOptions, check_log_options
+from .history import ModelHistory
 from .live.module_calls import ModuleCalls, watch_modules
-from .model_history import ModelHistory
+from .log.options import LogOptions, check_log_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

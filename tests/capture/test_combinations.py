@@ -456,7 +456,7 @@ def test_a_module_call_outside_the_one_around_it_is_not_valid() -> None:
     assert call.address == "0.0"
     call.end += 5
     model = nn.Sequential(nn.Sequential(nn.ReLU()), nn.Tanh())
-    said = [str(one) for one in validate_against(history, model, ((torch.ones(2),), {})).disagreements]
+    said = [str(one) for one in validate_against(history._run, model, ((torch.ones(2),), {})).disagreements]
     assert "0.0:1: it did not run inside 0:1" in said
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import torcheer
-from torcheer.history.keeping import LogOptions, Options
+from torcheer.log.options import LogOptions, Options
 
 MODEL, X = nn.Linear(2, 3), torch.ones(1, 2)
 

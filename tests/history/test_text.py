@@ -10,8 +10,9 @@ from torch import nn
 
 import torcheer
 from models import Mlp, log
+from torcheer._text import human_size, plural
 from torcheer.demo import AlexNet
-from torcheer.history.printing import human_size, module_hierarchy, plural
+from torcheer.history.printing import module_hierarchy
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from transformers.pytorch_utils import Conv1D
 import torcheer
 from tiny_transformers import IS_4
 from torcheer import changes
+from torcheer.analysis.attention import head_axis
 from torcheer.changes import HeadAxis
-from torcheer.history.attention import head_axis
 
 HEADS, SIZE, WIDTH = 4, 8, 32
 IDS = {"input_ids": torch.arange(12).reshape(2, 6) + 3}

@@ -64,6 +64,7 @@ def many() -> list[dict[str, object]]:
         log(nn.Sequential(nn.Sequential(*(one_activation() for _ in range(3))), nn.Identity()), torch.rand(2, 4)),
         log(lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x), torch.rand(2, 2, 4, 3)),
         log(lambda x: {"cache": [x + i for i in range(4)]}, torch.rand(2)),
+        under_autocast(),
     ]
     with torcheer.recording(model) as recorded:
         model(torch.rand(1, 3, 8, 8))
@@ -94,6 +95,11 @@ def written_through_a_view() -> torcheer.ModelHistory:
         return view * 2
 
     return log(program, torch.rand(2, 3))
+
+
+def under_autocast() -> torcheer.ModelHistory:
+    with torch.autocast("cpu", torch.bfloat16):
+        return log(nn.Linear(2, 3), torch.rand(1, 2))
 
 
 @pytest.fixture(scope="module")

@@ -440,7 +440,7 @@ def test_a_wrong_parent_with_the_same_value_is_caught_by_another_input():
     history = log(model, whole)
     set_row(history, "sub_1", lambda row: (*row[:PARENTS], 1, 1))
     assert history.validate()
-    report = validate_against(history, model, ((whole,), {}))
+    report = validate_against(history._run, model, ((whole,), {}))
     assert not report
     assert report.first_disagreement.where == "another input"
 
@@ -451,7 +451,7 @@ def test_a_model_that_is_not_the_logged_one_is_caught():
     other = copy.deepcopy(model)
     with torch.no_grad():
         other.fc1.weight.add_(1)
-    report = validate_against(history, other, ((x,), {}))
+    report = validate_against(history._run, other, ((x,), {}))
     assert not report
     assert report.first_disagreement.where == "output_1_5"
     assert any(one.where == "fc1:1" for one in report.disagreements)
@@ -471,7 +471,7 @@ def test_wrong_facts_about_modules_are_caught(corrupt):
     model = Mlp()
     history = log(model, x)
     corrupt(history._log)
-    assert not validate_against(history, model, ((x,), {}))
+    assert not validate_against(history._run, model, ((x,), {}))
 
 
 def test_weights_that_changed_since_are_named():
@@ -751,7 +751,7 @@ def test_a_model_that_disagrees_with_itself_is_not_held_against_its_log():
     skipped = [check.skipped for check in report.checks if check.skipped is not None]
     assert len(skipped) >= 2
     assert all("the plain model gives other values each time it runs from the same random state" in one for one in skipped[:2])
-    assert not validate_against(log(Mlp(), x), Mlp(), ((x,), {}))
+    assert not validate_against(log(Mlp(), x)._run, Mlp(), ((x,), {}))
 
 
 def overlapping():

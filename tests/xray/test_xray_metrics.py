@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from torcheer import InvalidArgument, Xray
-from torcheer.history.printing import human_size
+from torcheer._text import human_size
 from torcheer.xray import FirstFilters, Limits, Run
 from torcheer.xray.tiles import make_mosaic
 

@@ -1,5 +1,10 @@
 """How results are shown: as text that fits a terminal, in colour where there is one, and as a card in a notebook."""
 
+from .amounts import describe_shapes as describe_shapes
+from .amounts import human_size as human_size
+from .amounts import human_time as human_time
+from .amounts import listed as listed
+from .amounts import plural as plural
 from .card import Fold as Fold
 from .card import Shown as Shown
 from .card import ShownTable as ShownTable

@@ -7,7 +7,7 @@ from .cost import Cost as Cost
 from .cost import Expense as Expense
 from .cost import ModuleCost as ModuleCost
 from .cost import cost_of as cost_of
-from .cost import flops_by_operation as flops_by_operation
+from .cost import flops_of as flops_of
 from .device import DeviceMemory as DeviceMemory
 from .device import device_memory as device_memory
 from .memory import Alive as Alive

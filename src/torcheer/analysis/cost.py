@@ -14,10 +14,10 @@ from typing import Any
 from .._torch.functions.facts import Origin, is_view
 from .._torch.functions.flops import NOTHING, Formula, Work
 from ..errors import SeveralPasses
-from ..history import History, Layer, Module, Modules, Operation
-from ..history.index import Index
-from ..history.lookup import Lookup
+from ..log.index import Index
+from ..log.lookup import Lookup
 from ..log.records import MODULE, BackwardRecord, NodeRecord, number_of
+from ..log.run import HoldsRun, run_of
 from .calls import FactsOf, TorchCall, calls_of
 from .memory import Storages
 
@@ -236,25 +236,26 @@ class Cost:
 
     def operation(self, key: Any) -> Expense:
         """One operation, by label or any other key that means one: `cost.operation("conv2d_1")`."""
-        if isinstance(key, Operation):
-            return self._parts.of_operation(key._number)
-        found = Lookup(self._index, Operation).find(key)
+        found = Lookup(self._index).find(key)
         if found.number is None:
             label = self._index.table.label(found.layer)
             raise SeveralPasses(
                 f"{label} has {len(found.layer.passes)} passes: ask for one of them ({label}:1, …), or for layer({label!r})."
             )
-        return self._parts.of_operation(found.number)
+        return self.of_operation(found.number)
+
+    def of_operation(self, number: int) -> Expense:
+        """One operation, by its number."""
+        return self._parts.of_operation(number)
 
     def layer(self, key: Any) -> Expense:
         """All passes of a layer together."""
-        entry = key._entry if isinstance(key, Layer) else Lookup(self._index, Operation).find(key).layer
+        entry = Lookup(self._index).find(key).layer
         return sum_of([self._parts.of_operation(number) for number in entry.passes])
 
     def module(self, key: Any) -> ModuleCost:
         """All calls of a module together, by address; `""` is the model itself."""
-        module = key if isinstance(key, Module) else Modules(self._index)[key]
-        return self._parts.of_module(module.address)
+        return self._parts.of_module(self._index.address_of_module(getattr(key, "address", key)))
 
     def __repr__(self) -> str:
         total = self.total
@@ -263,7 +264,7 @@ class Cost:
         return f"Cost({total.flops:,} FLOPs, {total.macs:,} MACs, {total.seconds:.3E} s{backward}{missing})"
 
 
-def cost_of(history: History, formulas: Mapping[str, Formula] | None = None) -> Cost:
+def cost_of(history: HoldsRun, formulas: Mapping[str, Formula] | None = None) -> Cost:
     """What a pass cost: FLOPs, MACs, seconds, bytes; in total, and by operation, layer and module.
 
     >>> import torch, torcheer
@@ -279,12 +280,18 @@ def cost_of(history: History, formulas: Mapping[str, Formula] | None = None) -> 
 
     A FLOP is counted as docs/cost.md says. Nothing is computed until it is asked for.
     """
-    return Cost(history._index, formulas)
+    return Cost(run_of(history).index, formulas)
 
 
-def flops_by_operation(index: Index) -> dict[int, int | None]:
+def flops_of(index: Index) -> Mapping[int, int | None]:
     """The FLOPs of every operation; None where no formula is known. The first tensor of a call has those of the call."""
-    sweep = _Sweep(index, {})
+    if "flops" not in index.kept:
+        index.kept["flops"] = _flops(_Sweep(index, {}))
+    found: dict[int, int | None] = index.kept["flops"]
+    return found
+
+
+def _flops(sweep: _Sweep) -> dict[int, int | None]:
     flops = {number: None if expense.unknown else expense.flops for number, expense in sweep.by_operation.items()}
     return flops | {number: None for number, payer in sweep.payers.items() if flops[payer] is None}
 

@@ -15,16 +15,16 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from .._text import human_size
 from .._torch.containers import get_path
 from .._torch.functions import groups
 from .._torch.functions.facts import Origin
 from .._torch.functions.saved_for_backward import Saved, saved_by
 from .._torch.internals import DisableTorchFunction, storage_address
 from .._torch.shapes import contiguous_strides
-from ..history import History
-from ..history.index import Index
-from ..history.printing import human_size
+from ..log.index import Index
 from ..log.records import NAMES, NODE, TEMPLATE, Log
+from ..log.run import HoldsRun, run_of
 from ..log.templates import fill_call
 from .calls import FactsOf, TorchCall, calls_of
 
@@ -246,7 +246,7 @@ class MemoryTimeline:
         return "\n".join(lines)
 
 
-def memory_of(history: History) -> MemoryTimeline:
+def memory_of(history: HoldsRun) -> MemoryTimeline:
     """The bytes in use over a pass, its peak, and what was alive then.
 
     >>> import torch, torcheer
@@ -261,7 +261,7 @@ def memory_of(history: History) -> MemoryTimeline:
 
     The model behind the numbers is described in docs/cost.md.
     """
-    return _Lives(history._index).timeline()
+    return _Lives(run_of(history).index).timeline()
 
 
 class _Lives:

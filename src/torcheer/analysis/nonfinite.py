@@ -5,21 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._text import plural
 from .._torch.internals import DisableTorchFunction
-from ..history import History
-from ..history.printing import plural
+from ..log.index import Index
 
 _MOST = 1 << 30  # bytes of kept tensors that are looked through
 
 
-def nonfinite_of(history: History) -> list[str]:
+def nonfinite_of(index: Index) -> list[str]:
     """In words, which kept tensors hold NaN or infinity; of a very large history the first gigabyte is looked through."""
     nan: list[str] = []
     infinite: list[str] = []
     read = 0
     with DisableTorchFunction(), torch.no_grad():
-        for number in history._index.operations:
-            value = history._log.values[number]
+        for number in index.operations:
+            value = index.log.values[number]
             if not isinstance(value, Tensor) or value.layout is not torch.strided or value.is_nested or value.is_meta:
                 continue
             if not (value.is_floating_point() or value.is_complex()):
@@ -30,7 +30,7 @@ def nonfinite_of(history: History) -> list[str]:
             try:
                 if bool(torch.isfinite(value).all()):
                     continue
-                (nan if bool(torch.isnan(value).any()) else infinite).append(history._index.label(number))
+                (nan if bool(torch.isnan(value).any()) else infinite).append(index.label(number))
             except RuntimeError:  # `isfinite` is not implemented for this dtype
                 continue
     return [

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-from .._text import Column, ShownTable, Table
+from .._text import Column, ShownTable, Table, describe_shapes, human_size, human_time, plural
 from .._torch.functions.facts import Origin
 from .._torch.inputs import is_whole
 from ..errors import InvalidArgument
-from ..history import History, Module, Operation
-from ..history.param import Param, not_counted
-from ..history.printing import describe_shapes, human_size, human_time, plural
+from ..log.index import Index
+from ..log.param import Param, not_counted, own_params
+from ..log.run import HoldsRun, run_of
 from .calls import FactsOf, calls_of
-from .cost import Cost, Expense, cost_of, sum_of
+from .cost import Cost, Expense, sum_of
 from .memory import Storages
 
 _ROWS_SHOWN = 400
@@ -102,7 +103,7 @@ class Summary(ShownTable):
         return Table(columns, body[:_ROWS_SHOWN], last, more, list(self._notes))
 
 
-def summary_of(history: History, columns: Iterable[str] = DEFAULT_COLUMNS, *, depth: int | None = None) -> Summary:
+def summary_of(history: HoldsRun, columns: Iterable[str] = DEFAULT_COLUMNS, *, depth: int | None = None) -> Summary:
     """A table per module: shapes, parameters, FLOPs, time, memory.
 
     >>> import torch, torcheer
@@ -135,23 +136,24 @@ def summary_of(history: History, columns: Iterable[str] = DEFAULT_COLUMNS, *, de
         raise InvalidArgument(f"{named}. The columns are {', '.join(map(repr, COLUMNS))}.")
     if depth is not None and not is_whole(depth, 0):
         raise InvalidArgument(f"depth must be a whole number of levels, 0 for the model alone, or None for all; got {depth!r}.")
-    return _Table(history, wanted, depth).summary()
+    return _Table(run_of(history).index, wanted, depth).summary()
 
 
 class _Table:
-    def __init__(self, history: History, columns: tuple[str, ...], depth: int | None) -> None:
-        self.history = history
+    def __init__(self, index: Index, columns: tuple[str, ...], depth: int | None) -> None:
+        self.index = index
         self.columns = columns
         self.depth = depth
-        self.cost: Cost = cost_of(history)
+        self.cost = Cost(index)
         self.rows: list[dict[str, Any]] = []
         self.titles: list[str] = []
         self._counted: set[str] = set()
         self._not_made = 0  # parameters of lazy modules that did not run
 
     def summary(self) -> Summary:
-        for root in self.history.modules.roots:
-            self._add(root, "", "", 0)
+        for address, module in self.index.log.registered.items():
+            if module.is_root:
+                self._add(address, "", "", 0)
         total = self.cost.total
         left = self.cost.elsewhere
         if left.flops or left.seconds or left.backward_seconds or left.unknown or left.untimed or not self.rows:
@@ -182,23 +184,25 @@ class _Table:
             )
         return notes
 
-    def _add(self, module: Module, branch: str, indent: str, level: int) -> None:
+    def _add(self, address: str, branch: str, indent: str, level: int) -> None:
         is_last_level = self.depth is not None and level >= self.depth
-        inside = self._below(module) if is_last_level else [module]
+        index, cost = self.index, self.cost
+        inside = index.modules_inside(address) if is_last_level else [address]
         params = self._params(inside)
-        own = sum_of([self.cost.module(one.address).own for one in inside])
-        calls = module.calls
+        own = sum_of([cost.module(one).own for one in inside])
+        calls = index.calls.get(address, ())
+        given, made = (
+            [index.shown(numbers) for numbers in ends] for ends in ([c.inputs for c in calls], [c.outputs for c in calls])
+        )
         facts = {
             "calls": len(calls),
-            "in": [call.input_shapes for call in calls],
-            "out": [call.output_shapes for call in calls],
-            "memory": sum(one.tensor_fsize for call in calls for one in call.outputs)
-            if any(c.outputs for c in calls)
-            else None,
+            "in": [[index.record(n).shape for n in numbers] for numbers in given],
+            "out": [[index.record(n).shape for n in numbers] for numbers in made],
+            "memory": sum(map(index.tensor_bytes, chain.from_iterable(made))) if any(made) else None,
         }
-        title = branch + (module.name or "(model)")
-        self._append(title, module.address, module.class_name, params, own, self.cost.module(module.address).total, facts)
-        children = [] if is_last_level else module.children
+        title = branch + (address.rpartition(".")[2] or "(model)")
+        self._append(title, address, index.log.registered[address].class_name, params, own, cost.module(address).total, facts)
+        children = [] if is_last_level else index.module_children[address]
         for number, child in enumerate(children, 1):
             last = number == len(children)
             self._add(child, indent + ("└─ " if last else "├─ "), indent + ("   " if last else "│  "), level + 1)
@@ -220,18 +224,12 @@ class _Table:
         self.titles.append(title)
         self.rows.append({"module": address, "class": kind, **{name: values[name] for name in self.columns}})
 
-    def _below(self, module: Module) -> list[Module]:
-        found = [module]
-        for child in module.children:
-            found += self._below(child)
-        return found
-
-    def _params(self, modules: list[Module]) -> tuple[int | None, int | None]:
+    def _params(self, addresses: Sequence[str]) -> tuple[int | None, int | None]:
         """How many parameter values these modules have that were not counted yet, and how many of them are trainable.
 
         None where all of these parameters are yet to be made, by a lazy module.
         """
-        new = not_counted((param for module in modules for param in module.own_params), self._counted)
+        new = not_counted((param for address in addresses for param in own_params(self.index, address)), self._counted)
         self._not_made += sum(param.is_uninitialized for param in new)
         return _sum_of_made(new), _sum_of_made([param for param in new if param.is_trainable])
 
@@ -259,7 +257,7 @@ def _names(counts: Counter[str]) -> str:
     return ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in counts.most_common())
 
 
-def slowest(history: History, n: int = 10) -> list[Operation]:
+def slowest(history: HoldsRun, n: int = 10) -> list[Any]:
     """The operations that took longest, slowest first; of a call that made several tensors, the first.
 
     >>> import torch, torcheer
@@ -267,14 +265,14 @@ def slowest(history: History, n: int = 10) -> list[Operation]:
     >>> [one.label for one in slowest(history, 1)]
     ['linear_1_1']
     """
-    index = history._index
+    index = run_of(history).index
     calls = calls_of(index.log, FactsOf(index.log), index.length)
     shown = [(call.elapsed, next((k for k in call.numbers if index.table.shows(k)), None)) for call in calls if call.elapsed]
     found = sorted(((elapsed, number) for elapsed, number in shown if number is not None), reverse=True)
-    return [Operation(index, number) for _, number in found[: _positive(n)]]
+    return [Index.operation(index, number) for _, number in found[: _positive(n)]]
 
 
-def largest(history: History, n: int = 10) -> list[Operation]:
+def largest(history: HoldsRun, n: int = 10) -> list[Any]:
     """The operations with the largest tensors, largest first; views and in-place results have no memory of their own.
 
     >>> import torch, torcheer
@@ -282,12 +280,12 @@ def largest(history: History, n: int = 10) -> list[Operation]:
     >>> [(one.label, one.tensor_fsize) for one in largest(history, 2)]
     [('linear_1_1', 64), ('input_1_0', 32)]
     """
-    index = history._index
+    index = run_of(history).index
     facts = FactsOf(index.log)
     storages = Storages(index.log, facts, index.length)
     shown = [k for k in index.operations if storages.is_fresh(k) and index.record(k).origin is not Origin.OUTPUT]
     found = sorted(shown, key=lambda number: (-facts.bytes(number), number))
-    return [Operation(index, number) for number in found[: _positive(n)]]
+    return [Index.operation(index, number) for number in found[: _positive(n)]]
 
 
 def _positive(n: int) -> int:

@@ -10,5 +10,10 @@ from .keeper import Sink as Sink
 from .keeper import taking as taking
 from .refusals import refuse_inside_compiled_code as refuse_inside_compiled_code
 from .refusals import warn_if_empty as warn_if_empty
+from .running import Numbering as Numbering
+from .running import explain as explain
+from .running import finish as finish
+from .running import open_session as open_session
+from .running import run_model as run_model
 from .session import Session as Session
 from .session import note_change as note_change

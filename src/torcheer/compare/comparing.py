@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._text import few
+from .._text import few, plural
 from .._torch.internals import DisableTorchFunction
 from ..errors import ActivationNotSaved, InvalidArgument
-from ..history.printing import plural
-from ..model_history import ModelHistory
+from ..history import ModelHistory
+from ..log.run import run_of
 from ..replay.comparison import same_bits
 from ..replay.machine import refuse_changed_states, refuse_without_tensors
 from .alignment import Alignment, align
@@ -158,17 +158,18 @@ def _check(history: Any, name: str) -> None:
         raise InvalidArgument(f"{name} must be a history, as log_forward_pass returns; got {came}. {advice}.")
     if not history.is_complete:
         raise InvalidArgument(f"{name} is the history of a pass that did not run to its end, so it cannot be compared.")
-    refuse_without_tensors(history, "compare", name)
+    run = run_of(history)
+    refuse_without_tensors(run, "compare", name)
     if not any(operation.has_saved_activations for operation in history.operations):
         raise ActivationNotSaved(
             f"no activation of {name} was saved, so there is nothing to compare. Log with layers_to_save='all'."
         )
-    if not any(is_measurable(history._log.values[operation._number]) for operation in history.operations):
+    if not any(is_measurable(run.log.values[operation.number]) for operation in history.operations):
         raise ActivationNotSaved(
             f"no activation of {name} has values that can be compared: they are meta, nested, sparse or quantized tensors."
         )
-    if not any(state.is_absent for state in history._log.states):
-        refuse_changed_states(history)
+    if not any(state.is_absent for state in run.log.states):
+        refuse_changed_states(run)
 
 
 def _check_inputs(alignment: Alignment) -> None:

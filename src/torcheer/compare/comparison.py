@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import Tensor
 
-from .._text import Column, Fold, Shown, Table, data_frame, few
+from .._text import Column, Fold, Shown, Table, data_frame, few, plural
 from ..errors import InvalidArgument
 from ..graph import Graph, Node
-from ..history import Operation
-from ..history.printing import plural
-from ..model_history import ModelHistory
+from ..history import ModelHistory, Operation
 from ..page import payload_of, to_html
 from ..page.payload import MAX_BYTES
 from ..pictures import DrawOptions, Picture, Target, draw, picture_options

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
-from .._text import few
+from .._text import few, plural
 from .._torch.internals import DisableTorchFunction
 from .._torch.sentinels import TENSOR
 from ..history import Operation
-from ..history.printing import plural
 from ..log.records import ModuleCall
 from .alignment import Alignment
 from .measures import Difference, absolute_values, is_measurable

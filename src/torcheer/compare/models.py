@@ -11,17 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from .._text import few
+from .._text import few, plural
 from .._torch.containers import Arguments, find_tensors, shares_no_container
 from .._torch.forward_backward import ForwardBackward
 from .._torch.inputs import LEFT_OUT, as_arguments, refuse_read_once
 from .._torch.internals import DisableTorchFunction
 from ..api import load, log_forward_pass
 from ..errors import InvalidArgument
-from ..history import Operation
-from ..history.fingerprint import is_fingerprint, is_same, what_differs
-from ..history.printing import plural
-from ..model_history import ModelHistory
+from ..history import ModelHistory, Operation
+from ..log.fingerprint import is_fingerprint, is_same, what_differs
 from .alignment import Alignment, align
 from .comparing import compare
 from .comparison import Comparison

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._text import Column, ShownTable, Table
+from .._text import Column, ShownTable, Table, plural
 from .._torch.internals import DisableTorchFunction
 from ..history import Operation
-from ..history.printing import plural
 from .alignment import Alignment
 from .measures import Difference, difference_of_any, is_measurable, tolerance_of
 from .steps import Side

@@ -16,8 +16,9 @@ from .._text import few
 from .._torch.functions.facts import Origin
 from .._torch.internals import DisableTorchFunction
 from ..errors import InvalidArgument
-from ..history import History, Operation
+from ..history import ModelHistory, Operation
 from ..log.records import AbsentTensor
+from ..log.run import run_of
 from .measures import absolute_values, is_measurable
 
 Signature = tuple[int, float, float]
@@ -44,10 +45,10 @@ class Step:
 class Side:
     """One history: its steps, values and wiring. `rename` translates addresses of this side into those of the other."""
 
-    def __init__(self, history: History, rename: Callable[[str], str] = str) -> None:
+    def __init__(self, history: ModelHistory, rename: Callable[[str], str] = str) -> None:
         self.history = history
-        self.index = history._index
-        self.log = history._log
+        self.index = run_of(history).index
+        self.log = self.index.log
         self.rename = rename
         records = [self.log.operations[number] for number in self.index.operations]
         self.inputs = [record.number for record in records if record.origin is Origin.INPUT]
@@ -189,7 +190,7 @@ def _signature(value: Tensor) -> Signature | None:
         return value.numel(), float(f"{total:.4g}"), float(f"{float(sizes.max()):.3g}")
 
 
-def renaming(names: Mapping[str, str] | None, a: History, b: History) -> Callable[[str], str]:
+def renaming(names: Mapping[str, str] | None, a: ModelHistory, b: ModelHistory) -> Callable[[str], str]:
     """A function that translates addresses of `a` into those of `b`. Each name is one or several parts of an address."""
     if names is None:
         return str
@@ -198,10 +199,10 @@ def renaming(names: Mapping[str, str] | None, a: History, b: History) -> Callabl
             f"names is a dictionary from addresses in a to addresses in b, {{'h': 'layers'}}; got {names!r:.80}."
         )
     for history, side, parts in ((a, "a", names.keys()), (b, "b", names.values())):
-        addresses = [f".{address}." for address in history._log.registered]
+        addresses = [f".{address}." for address in run_of(history).log.registered]
         for part in parts:
             if part and not any(f".{part}." in address for address in addresses):
-                known = few(dict.fromkeys(address.split(".")[0] for address in history._log.registered if address), 12)
+                known = few(dict.fromkeys(address.split(".")[0] for address in run_of(history).log.registered if address), 12)
                 raise InvalidArgument(f"names has {part!r}, but no module of {side} is called that. It has: {known}.")
     patterns = [
         (re.compile(rf"(?<![^.]){re.escape(old)}(?![^.])"), new)

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from .._text import human_size
 from .._torch.addresses import innermost
 from .._torch.inputs import is_whole
 from .._torch.left_as_found import left_as_found
 from ..capture import refuse_inside_compiled_code
 from ..errors import FeaturesMismatch, InvalidArgument, TorcheerError, UnreadableFile, put_on
-from ..history.printing import human_size
 from .block_index import BlockIndex
 from .data import LARGEST, Column, Data, GivenIds, Ids, Labels, Part, Source, generators_of, open_source, texts_as_tensor, world
 from .digests import described_function, state_digests, value_digest

@@ -31,14 +31,16 @@ from .._torch.inputs import Taken, described, taken_by
 from .._torch.internals import storage_address, storage_use_count
 from .._torch.object_state import items_of, refill
 from .._torch.randomness import random_as_found
+from ..capture import run_model
 from ..errors import ActivationLost, InvalidArgument, PlaceNotReached, TrainingModeWarning
-from ..history import History
-from ..history.fingerprint import fingerprint_of
-from ..history.keeping import Options, run
+from ..history import ModelHistory
 from ..live.places import Place, Spot, places_of
 from ..live.reading import Take
 from ..live.watch import WatchedKeys, in_words, is_plural
+from ..log.fingerprint import fingerprint_of
 from ..log.keys import AnyKey, Meaning
+from ..log.options import Options
+from ..log.run import run_of
 from ..replay.comparison import same_bits
 from .transforms import transforms_by_name
 
@@ -264,9 +266,9 @@ class LayerReader(Managed["LayerReader"]):
         self.flatten = flatten
         self._model = innermost(model)
         self._history = self._logged(first_batch)
-        self.structure = fingerprint_of(self._history)  # a hash of what runs
+        self.structure = fingerprint_of(run_of(self._history).index)  # a hash of what runs
         self._keys = _keys(layers)
-        meanings = [self._history._lookup.meaning(key) for _, key in self._keys]
+        meanings = [run_of(self._history).lookup.meaning(key) for _, key in self._keys]
         self._named = _named_places(self._history, self._keys, meanings)
         self._stops = _is_worth_stopping(self._history, meanings) if stop is None else stop
         self.names = list(dict.fromkeys(name for name, _ in self._named))
@@ -279,13 +281,13 @@ class LayerReader(Managed["LayerReader"]):
         self._take = Take()
         self._watched: WatchedKeys | None = None
 
-    def _logged(self, batch: Any) -> History:
+    def _logged(self, batch: Any) -> ModelHistory:
         """A log of one batch, without values."""
         batch = self.calling.on_device(batch)
         function, arguments = self.calling.as_function(batch)
-        history = History(type(self._model).__name__, Options(layers_to_save="none", unseen="ignore"))
+        history = ModelHistory.begin(type(self._model).__name__, Options(layers_to_save="none", unseen="ignore"))
         with torch.no_grad():
-            restorer = run(history, function, arguments, None, call="extract").recorder.restorer
+            restorer = run_model(run_of(history), function, arguments, None, call="extract").recorder.restorer
         assert restorer is not None
         own = {id(tensor) for tensor in tensors_in(batch)}  # the batch is copied where it is written to
         self.state = [tensor for tensor in restorer.written if id(tensor) not in own]  # tensors that a pass writes to
@@ -540,7 +542,7 @@ def _keys(layers: Any) -> list[tuple[str | None, Any]]:
     return found
 
 
-def _named_places(history: History, keys: list[tuple[str | None, Any]], meanings: list[Meaning]) -> list[tuple[str, str]]:
+def _named_places(history: ModelHistory, keys: list[tuple[str | None, Any]], meanings: list[Meaning]) -> list[tuple[str, str]]:
     """The names of the places that the keys mean, in order, each with the key as text.
 
     A text that means one place is its name; one that means several is numbered. What a glob, a class, a function or a position
@@ -549,7 +551,7 @@ def _named_places(history: History, keys: list[tuple[str | None, Any]], meanings
     found: list[tuple[str, str]] = []
     known: dict[str, Place] = {}
     for (given, key), meaning in zip(keys, meanings, strict=True):
-        places = places_of(history, meaning)
+        places = places_of(run_of(history), meaning)
         text = given if given is not None else key if isinstance(key, str) and not is_plural(key) else None
         for turn, place in enumerate(places, 1):
             if text is None:
@@ -566,10 +568,11 @@ def _named_places(history: History, keys: list[tuple[str | None, Any]], meanings
     return found
 
 
-def _is_worth_stopping(history: History, meanings: list[Meaning]) -> bool:
+def _is_worth_stopping(history: ModelHistory, meanings: list[Meaning]) -> bool:
     """Whether more than a tenth of the operations of a pass come after the last of the layers."""
     last = max(number for meaning in meanings for number in meaning.numbers)
-    count = len(history._log.rows) - len(history._index.outputs)
+    index = run_of(history).index
+    count = index.length - len(index.outputs)
     return count - 1 - last > count / 10
 
 

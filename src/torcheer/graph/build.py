@@ -20,11 +20,10 @@ from .._torch.gc_pause import fewer_collections
 from .._torch.internals import DisableTorchFunction
 from .._torch.sentinels import TENSOR
 from .._torch.shapes import bytes_of
-from ..history.history import History
-from ..history.index import Index
-from ..history.lookup import IndexNames
-from ..history.operation import Operation
-from ..history.param import Param, describe_param
+from ..log.index import Index
+from ..log.lookup import IndexNames
+from ..log.operation import OperationFacts
+from ..log.param import Param, describe_param
 from ..log.records import (
     ELAPSED,
     FACTS,
@@ -40,6 +39,7 @@ from ..log.records import (
     Row,
     number_of,
 )
+from ..log.run import HoldsRun, run_of
 from ..log.templates import slot_paths
 from .model import Arguments, BufferUse, Edge, Graph, ModuleBox, Node, Place, PythonRead
 
@@ -80,7 +80,7 @@ def _layers(index: Index, made: list[int], call: ModuleCall) -> object:
 _ONCE = ((1, 1),)
 
 
-def build_graph(history: History) -> Graph:
+def build_graph(history: HoldsRun) -> Graph:
     """The graph of a history, every pass on its own.
 
     >>> import torch, torcheer
@@ -88,7 +88,7 @@ def build_graph(history: History) -> Graph:
     >>> [(edge.source, edge.positions) for edge in graph.edges if edge.target == "add_1_2:1"]
     [('relu_1_1:1', ('args[0]',)), ('input_1_0:1', ('args[1]',))]
     """
-    return graph_of_index(history._index)
+    return graph_of_index(run_of(history).index)
 
 
 def graph_of_index(index: Index) -> Graph:
@@ -131,7 +131,7 @@ class _Builder:
             sources = dict.fromkeys(n for n in self.log.failure.parents if n in made)
             edges += [_edge(made[n], nodes[-1], (), is_memory=False) for n in sources]
         boxes = tuple(self._box(call) for call in self.log.modules if call.address)
-        names = IndexNames(self.index, Operation).without_tensors()
+        names = IndexNames(self.index).without_tensors()
         return Graph(self.log.title, tuple(nodes), tuple(edges), boxes, names=names)
 
     # Nodes --------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class _Builder:
             operations=(number,),
             modules=self.paths[row[MODULE]],
             exits=tuple([f"{call.address}:{call.call}" for call in exits if call.address]) if exits else (),
-            bottom_level_module=Operation(self.index, number).bottom_level_module if exits else None,
+            bottom_level_module=OperationFacts(self.index, number).bottom_level_module if exits else None,
             shape=shape,
             dtype=_name(dtype),
             device=_name(device),
@@ -172,7 +172,7 @@ class _Builder:
             composite=details.composite.name if details is not None and details.composite is not None else None,
             call=details.call if details is not None and details.call >= 0 else number,
             output_path=format_path(details.output_path) if details is not None and kind is not Origin.OUTPUT else "",
-            role=Operation(self.index, number).io_role if function.func is None else "",
+            role=OperationFacts(self.index, number).io_role if function.func is None else "",
             place=self._place(row[SITE], row[MODULE]),
             arguments=Arguments(row[TEMPLATE], row[NAMES], function) if row[TEMPLATE] else None,
             facts=function,

@@ -11,15 +11,14 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Literal
 
-from .._text import few
+from .._text import few, human_size, listed, plural
 from .._torch.functions import TorchFunction
 from .._torch.functions.signatures import positional_names
 from .._torch.source_code import Site, SourceLine, source_of
 from ..errors import AmbiguousKey, InvalidArgument, LayerNotFound
-from ..history.copying import refuse_pickling
-from ..history.param import Param
-from ..history.printing import human_size, listed, plural
+from ..log.copying import refuse_pickling
 from ..log.keys import Names, parse_key
+from ..log.param import Param
 from ..log.records import ModuleCall
 from ..log.templates import BLANK, blank
 

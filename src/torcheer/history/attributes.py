@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from .._text import Shown, few
 from ..errors import SeveralPasses
 
 if TYPE_CHECKING:
-    from .index import Index
+    from ..log.index import Index
 
 
 Record = TypeVar("Record")
@@ -52,16 +52,14 @@ class OfRecord(Generic[Record]):
         return id(self._record)
 
 
-class _Common(property):
-    """A property of a layer, or a module, whose value is that of all its passes, or calls."""
+def add_common(cls: type, part: type, names: Iterable[str]) -> None:
+    """Give a layer attributes of its passes, or a module attributes of its calls: the value that all of them have."""
+    for name in names:
+        setattr(cls, name, property(_reader(name), doc=getattr(part, name).__doc__))
 
-    def __set_name__(self, owner: Any, name: str) -> None:
-        super().__init__(lambda holder: holder._common(name), doc=getattr(owner._ONE, name).__doc__)
 
-
-def common() -> Any:
-    """Declare a property whose value all passes of a layer, or all calls of a module, have in common."""
-    return _Common()
+def _reader(name: str) -> Callable[[Any], Any]:
+    return lambda holder: holder._common(name)
 
 
 def agreed(name: str, values: Sequence[Any], owner: str, labels: Sequence[str], hint: str = "") -> Any:

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._text import plural
 from .._torch.shapes import bytes_of
 from ..errors import InvalidArgument
+from ..log.index import Index
+from ..log.lookup import Lookup
 from ..log.records import BackwardLog, BackwardRecord, NodeRecord
 from .attributes import OfRecord
-from .index import Index
-from .lookup import Lookup
 from .operation import Operation
-from .printing import plural
 
 
 class BackwardOperation(OfRecord[NodeRecord]):

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 from .._torch.memory import is_freed
 from .._torch.source_code import SourceLine, source_of
 from ..errors import ActivationLost, ActivationNotSaved
+from ..log.operation import describe_freed
 from ..log.records import UNSAVED, ModuleCall
 from ..log.templates import fill_call
 from .attributes import Helpful, OfRecord
 from .operation import Operation
-from .printing import describe_call, describe_freed
+from .printing import describe_call
 
 if TYPE_CHECKING:
     from .module import Module
@@ -34,6 +35,7 @@ class Call(OfRecord[ModuleCall], Helpful):
 
     @property
     def class_name(self) -> str:
+        """The module's class."""
         return self._record.class_name
 
     @property
@@ -43,7 +45,10 @@ class Call(OfRecord[ModuleCall], Helpful):
 
     @property
     def module(self) -> Module:
-        return self._index.makers.module(self._index, self._index.log.registered[self._record.address])
+        """The module that was called."""
+        from .module import Module
+
+        return Module(self._index, self._index.log.registered[self._record.address])
 
     @property
     def training(self) -> bool:
@@ -63,7 +68,7 @@ class Call(OfRecord[ModuleCall], Helpful):
     # Arguments and results ----------------------------------------------------------------------------------------
 
     def _operations(self, numbers: tuple[int, ...]) -> list[Operation]:
-        return [Operation(self._index, n) for n in dict.fromkeys(numbers) if self._index.table.shows(n)]
+        return [Operation(self._index, n) for n in self._index.shown(numbers)]
 
     @property
     def inputs(self) -> list[Operation]:
@@ -77,10 +82,12 @@ class Call(OfRecord[ModuleCall], Helpful):
 
     @property
     def input_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of the tensors among its arguments."""
         return [one.tensor_shape for one in self.inputs]
 
     @property
     def output_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of the tensors it returned."""
         return [one.tensor_shape for one in self.outputs]
 
     @property
@@ -123,6 +130,7 @@ class Call(OfRecord[ModuleCall], Helpful):
 
     @property
     def num_operations(self) -> int:
+        """How many operations ran inside, also in the modules inside."""
         return len(self.operations)
 
     @property

@@ -1,4 +1,4 @@
-"""The totals of a history: how many, how large, and whether anything in it repeats, branches or depends on data."""
+"""ModelHistory: the whole history of one run, and what can be done with it."""
 
 from __future__ import annotations
 
@@ -9,197 +9,90 @@ from pathlib import Path
 from types import UnionType
 from typing import IO, TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
+import torch
 from torch import Tensor
 
-from .._text import Fold, data_frame
+from .._files.files import output_path
+from .._text import Fold, data_frame, image, plural, preformatted
 from .._torch.functions.facts import Origin
 from .._torch.inputs import LEFT_OUT, as_arguments
 from .._torch.internals import DisableTorchFunction
 from .._torch.randomness import RandomState
-from ..errors import GraphChanged
-from ..log.keys import AnyKey, Keyed, OneKey
-from ..log.labels import LayerTable
-from ..log.records import PARENTS, UNSAVED, BackwardLog, Failure, Log, OperationRecord
+from ..analysis import Cost, MemoryTimeline, Summary, largest, memory_of, slowest, summary_of
+from ..analysis.attention import attention_in
+from ..analysis.nonfinite import nonfinite_of
+from ..analysis.summary import DEFAULT_COLUMNS, count_of
+from ..capture import run_model
+from ..changes import Given
+from ..errors import GraphChanged, TorcheerError
+from ..graph import Graph
+from ..live import Place, locate
+from ..live.module_calls import ModuleCalls, module_calls_of
+from ..log.copying import refuse_pickling
+from ..log.fingerprint import fingerprint_of
+from ..log.index import Index
+from ..log.keys import AnyKey, Keyed, KeyType, OneKey
+from ..log.lookup import Found, LayerTypes, check_where, numbers_that_fit
+from ..log.options import LayersToSave, Options
+from ..log.param import Param, describe_param
+from ..log.records import PARENTS, UNSAVED, Failure, Log
+from ..log.run import LoggedRun
+from ..page import Metrics, Page, to_html, to_json, to_model_explorer
+from ..page import show as show_page
+from ..page.payload import MAX_BYTES
+from ..pictures import DrawOptions, Picture, PictureOptions, Target, make_picture
+from ..replay import ReplayInputs, ValidationReport, first_difference, replay, validate
+from ..store import save_history
 from .attributes import Helpful
 from .backward import BackwardPass, run_backward
-from .copying import copy_of_log, refuse_pickling, twin_of_log
-from .fingerprint import fingerprint_of
-from .index import Index, Makers
-from .keeping import LayersToSave, Options, run
+from .drawing import draw_history, graph_of
 from .layer import Layer
-from .lookup import Found, LayerTypes, Lookup, check_where, numbers_that_fit
-from .module import Module, Modules
+from .module import Modules
 from .operation import Operation
-from .param import Param, describe_param
-from .printing import describe_history, layers_table, plural
+from .printing import describe_history, layers_table
 from .python_reads import PythonRead
 from .table import row_of, write_csv
 
 if TYPE_CHECKING:
     import pandas
-    from typing_extensions import Self
+    from typing_extensions import Unpack
 
 
-class Totals:
-    """The totals of a history. `History` is built on it."""
-
-    _log: Log
-
-    if TYPE_CHECKING:
-
-        @property
-        def _index(self) -> Index: ...
-
-        @property
-        def params(self) -> dict[str, Param]: ...
-
-    @property
-    def num_modules(self) -> int:
-        """How many modules the model has below its root."""
-        return sum(1 for module in self._log.registered.values() if module.address)
-
-    @property
-    def num_operations(self) -> int:
-        """How many operations ran, inputs and outputs included."""
-        return len(self._index.operations)
-
-    num_tensors_total = num_operations
-
-    @property
-    def num_tensors_saved(self) -> int:
-        values = self._log.values
-        return sum(1 for number in self._index.operations if values[number] is not UNSAVED)
-
-    @property
-    def tensor_fsize_total(self) -> int:
-        """Bytes of all tensors. An output is the tensor some operation made, so it adds nothing."""
-        index = self._index
-        return sum(index.tensor_bytes(number) for number in index.operations if number not in index.outputs)
-
-    @property
-    def tensor_fsize_saved(self) -> int:
-        """Bytes of the tensors that are saved. An output adds nothing where the operation that made it is saved, too."""
-        index, rows = self._index, self._log.rows
-        saved = {number for number in index.operations if self._log.values[number] is not UNSAVED}
-        again = {number for number in saved & index.outputs if rows[number][PARENTS] < 0 or rows[number][PARENTS] in saved}
-        return sum(map(index.tensor_bytes, saved - again))
-
-    @property
-    def num_param_operations(self) -> int:
-        """How many operations used parameters."""
-        index = self._index
-        parameters = {state.number for state in self._log.states if state.is_parameter}
-        return sum(1 for number in index.operations if not parameters.isdisjoint(self._log.rows[number][PARENTS:]))
-
-    @property
-    def num_params_total(self) -> int:
-        """How many values the parameters have, each parameter counted once."""
-        return sum(param.numel for param in self.params.values())
-
-    @property
-    def params_fsize_total(self) -> int:
-        return sum(param.fsize for param in self.params.values())
-
-    @property
-    def is_recurrent(self) -> bool:
-        """Whether any layer ran more than once."""
-        return self.max_passes > 1
-
-    @property
-    def max_passes(self) -> int:
-        """The largest number of passes that a layer has."""
-        return self._index.table.most_passes
-
-    @property
-    def is_branching(self) -> bool:
-        """Whether any tensor was used by more than one operation."""
-        return any(len(children) > 1 for children in self._index.children.values())
-
-    @property
-    def has_data_dependent_branching(self) -> bool:
-        """Whether a truth value computed from a tensor left for Python, where it can decide what runs next."""
-        return any(isinstance(read.value, bool) for read in self._log.python_reads)
+_CARD_COLUMNS = ("calls", "in", "out", "params", "flops", "self time")  # of the modules in a notebook
+_CARD_ROWS, _CARD_DEPTH = 16, 4  # modules are shown as deep as this many rows allow
+_PATIENCE = 3.0  # seconds for the small picture there
 
 
-# The first operation in which two passes of a model differ.
+class ModelHistory(Helpful):
+    """The whole history of one recording: layers, operations, modules, parameters, what they cost.
 
+    >>> import torch, torcheer
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+    >>> history = torcheer.log_forward_pass(model, torch.ones(1, 2))
+    >>> [layer.label for layer in history]
+    ['input_1_0', 'linear_1_1', 'relu_1_2', 'output_1_3']
+    >>> history["relu_1"].tensor_shape == history["1"].tensor_shape == history[2].tensor_shape
+    True
+    """
 
-def first_difference(old: History, new: History) -> str | None:
-    """The first operation in which two passes differ, in words; None when they ran the same graph."""
-    before, after = old._index, new._index
-    for position, (a, b) in enumerate(zip(before.operations, after.operations, strict=False)):
-        one, two = before.record(a), after.record(b)
-        label = before.label(a)
-        where = Operation(after, b).source
-        at = f" ({where})" if where is not None else ""
-        if one.function.type != two.function.type:
-            return f"operation {position + 1} was {label}, now {two.function.name!r} ran{at}"
-        ours = [before.positions[p] for p in before.parents(a)]
-        theirs = [after.positions[p] for p in after.parents(b)]
-        if ours != theirs:
-            return f"{label} has other parents than before{at}"
-        if _address(one) != _address(two):
-            return f"{label} ran in module {_address(two)!r}, before it was {_address(one)!r}{at}"
-    count, now = len(before.operations), len(after.operations)
-    if count != now:
-        longer, numbers = (before, before.operations) if count > now else (after, after.operations)
-        first = longer.label(numbers[min(count, now)])
-        return f"it has {now} operations instead of {count}; {first} is the first that only one of them has"
-    return None
+    _made_cost: tuple[object, Cost] | None = None
 
-
-def _address(record: OperationRecord) -> str | None:
-    return record.module.address if record.module is not None else None
-
-
-# History: what one recording knows, and every way to look it up.
-
-
-class History(Totals, Helpful):
-    """What one recording knows: layers, operations, parameters, and the lookup of each."""
-
-    _makers = Makers(Layer, Module, lambda index: {})
-
-    def __init__(self, title: str, options: Options) -> None:
-        self._options = options
-        self._begin(title)
-
-    def _begin(self, title: str) -> None:
-        """Make an empty log, for the pass that is about to be recorded."""
-        options = self._options
-        backward = None if options.save_gradients == "none" else BackwardLog()
-        self._log = Log(title, holds_tensors=options.activation_postfunc is None, backward=backward)
-        self._growing = LayerTable(self._log, options.layer_label_format)
-        self._made_index: Index | None = None
-        self._made_lookup: Lookup | None = None
+    def __init__(self, run: LoggedRun) -> None:
+        self._run = run
+        run.shown_by(self)
 
     @classmethod
-    def _of_log(cls, log: Log, options: Options) -> Self:
-        """The history of an existing log: of a copy, a replay or a file."""
-        new = cls(log.title, options)
-        new._log, new._growing = log, LayerTable(log, options.layer_label_format)
-        return new
+    def begin(cls, title: str, options: Options) -> ModelHistory:
+        """The history of a run that is about to be recorded."""
+        return cls(LoggedRun.begin(title, options))
+
+    @property
+    def _log(self) -> Log:
+        return self._run.log
 
     @property
     def _index(self) -> Index:
-        index = self._made_index
-        if index is None or not index.is_current:
-            if self._log.is_complete:
-                table = LayerTable(self._log, self._options.layer_label_format)
-                table.complete(self._options.keep_orphans)
-            else:
-                table = self._growing
-                table.catch_up()
-            index = self._made_index = Index(self._log, table, self._makers)
-            self._made_lookup = None
-        return index
-
-    @property
-    def _lookup(self) -> Lookup:
-        index = self._index
-        if self._made_lookup is None:
-            self._made_lookup = Lookup(index, Operation)
-        return self._made_lookup
+        return self._run.index
 
     # Looking up -------------------------------------------------------------------------------------------------
 
@@ -214,7 +107,7 @@ class History(Totals, Helpful):
 
         A slice, a list, a class, a torch function, a function of an operation and an address with `*` mean a list of layers.
         """
-        found = self._lookup.find_any(key)
+        found = self._run.lookup.find_any(key)
         return [self._made(one) for one in found] if isinstance(found, list) else self._made(found)
 
     def _made(self, found: Found) -> Layer | Operation:
@@ -239,7 +132,7 @@ class History(Totals, Helpful):
             where: a function of an `Operation`.
         """
         check_where(where)
-        numbers = numbers_that_fit(self._lookup, key, type, module)
+        numbers = numbers_that_fit(self._run.lookup, key, type, module)
         found = [Operation(self._index, number) for number in numbers]
         return [one for one in found if where(one)] if where is not None else found
 
@@ -247,7 +140,7 @@ class History(Totals, Helpful):
         if isinstance(key, (Layer, Operation)):
             return key._index.log is self._log
         try:
-            found = self._lookup.find_any(key)
+            found = self._run.lookup.find_any(key)
         except KeyError:
             return False
         return found != []
@@ -262,7 +155,7 @@ class History(Totals, Helpful):
 
     def keys(self) -> list[str]:
         """The labels of all layers and the addresses of all modules that were called."""
-        return self._lookup.names.known()
+        return self._run.lookup.names.known()
 
     _ipython_key_completions_ = keys
 
@@ -285,12 +178,13 @@ class History(Totals, Helpful):
 
     @property
     def layer_labels(self) -> list[str]:
+        """The labels of all layers, in execution order."""
         index = self._index
         return [index.table.label(entry) for entry in index.table.layers]
 
     def _of_origin(self, origin: Origin) -> list[Operation]:
         index = self._index
-        return [Operation(index, n) for n in index.operations if index.record(n).origin is origin]
+        return [Operation(index, number) for number in index.of_origin(origin)]
 
     @property
     def inputs(self) -> list[Operation]:
@@ -328,6 +222,7 @@ class History(Totals, Helpful):
 
     @property
     def model_name(self) -> str:
+        """The model's class, or the name of the function; of several models all of them."""
         return self._log.title
 
     @property
@@ -375,7 +270,7 @@ class History(Totals, Helpful):
         >>> torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(2)).fingerprint()[:2]
         '3-'
         """
-        return fingerprint_of(self)
+        return fingerprint_of(self._index)
 
     @property
     def notes(self) -> list[str]:
@@ -394,6 +289,7 @@ class History(Totals, Helpful):
 
     @property
     def random_seed(self) -> int | None:
+        """The seed the pass was given; None where none was given."""
         return self._log.random_seed
 
     @property
@@ -437,22 +333,345 @@ class History(Totals, Helpful):
         Raises `GraphChanged`, naming the first operation that differs, when the model ran other operations; the history
         is then as it was.
         """
-        options = self._options
+        options = self._run.options
         if layers_to_save != "as before":
             options = replace(options, layers_to_save=layers_to_save)
-        new = type(self)(self._log.title, options)
+        new = LoggedRun.begin(self._log.title, options)
         arguments = as_arguments(model, input_args, input_kwargs, call="save_new_activations")
-        run(new, model, arguments, random_seed, random_state, call="save_new_activations")
-        difference = first_difference(self, new)
+        run_model(new, model, arguments, random_seed, random_state, call="save_new_activations")
+        difference = first_difference(self._index, new.index)
         if difference is not None:
             raise GraphChanged(
                 f"the new pass is not the one that was logged: {difference}. "
                 "The history is unchanged; use log_forward_pass for a new one."
             )
-        self._log, self._options, self._growing = new._log, options, new._growing
-        self._made_index = self._made_lookup = None
+        self._run = new
+        new.shown_by(self)
 
-    # Everything else --------------------------------------------------------------------------------------------
+    # Totals ------------------------------------------------------------------------------------------------------
+
+    @property
+    def num_modules(self) -> int:
+        """How many modules the model has below its root."""
+        return sum(1 for module in self._log.registered.values() if module.address)
+
+    @property
+    def num_operations(self) -> int:
+        """How many operations ran, inputs and outputs included."""
+        return len(self._index.operations)
+
+    num_tensors_total = num_operations
+
+    @property
+    def num_tensors_saved(self) -> int:
+        """How many operations have their tensor kept."""
+        values = self._log.values
+        return sum(1 for number in self._index.operations if values[number] is not UNSAVED)
+
+    @property
+    def tensor_fsize_total(self) -> int:
+        """Bytes of all tensors. An output is the tensor some operation made, so it adds nothing."""
+        index = self._index
+        return sum(index.tensor_bytes(number) for number in index.operations if number not in index.outputs)
+
+    @property
+    def tensor_fsize_saved(self) -> int:
+        """Bytes of the tensors that are saved. An output adds nothing where the operation that made it is saved, too."""
+        index, rows = self._index, self._log.rows
+        saved = {number for number in index.operations if self._log.values[number] is not UNSAVED}
+        again = {number for number in saved & index.outputs if rows[number][PARENTS] < 0 or rows[number][PARENTS] in saved}
+        return sum(map(index.tensor_bytes, saved - again))
+
+    @property
+    def num_param_operations(self) -> int:
+        """How many operations used parameters."""
+        index = self._index
+        parameters = {state.number for state in self._log.states if state.is_parameter}
+        return sum(1 for number in index.operations if not parameters.isdisjoint(self._log.rows[number][PARENTS:]))
+
+    @property
+    def num_params_total(self) -> int:
+        """How many values the parameters have, each parameter counted once."""
+        return sum(param.numel for param in self.params.values())
+
+    @property
+    def params_fsize_total(self) -> int:
+        """The bytes of all parameters."""
+        return sum(param.fsize for param in self.params.values())
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether any layer ran more than once."""
+        return self.max_passes > 1
+
+    @property
+    def max_passes(self) -> int:
+        """The largest number of passes that a layer has."""
+        return self._index.table.most_passes
+
+    @property
+    def is_branching(self) -> bool:
+        """Whether any tensor was used by more than one operation."""
+        return any(len(children) > 1 for children in self._index.children.values())
+
+    @property
+    def has_data_dependent_branching(self) -> bool:
+        """Whether a truth value computed from a tensor left for Python, where it can decide what runs next."""
+        return any(isinstance(read.value, bool) for read in self._log.python_reads)
+
+    # As a picture ------------------------------------------------------------------------------------------------
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the pass, operation by operation: what `torcheer.graph` turns into views and pictures are drawn from."""
+        return graph_of(self._index)
+
+    def draw(
+        self,
+        path: Target | None = None,
+        *,
+        format: str | None = None,
+        **options: Unpack[DrawOptions],
+    ) -> Picture:
+        """Draw the graph: as SVG, PNG, PDF, TikZ or DOT to a path or file object, or on the screen.
+
+        >>> import io, torch, torcheer
+        >>> history = torcheer.log_forward_pass(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()), torch.ones(1, 2))
+        >>> picture = history.draw(io.BytesIO(), direction="right")
+        >>> "linear_1_1" in picture.svg
+        True
+
+        Args:
+            path: where to write; the ending says the form. Without one, a notebook shows what is returned, and elsewhere it is
+                saved in the current folder and, where there is a screen, opened.
+            format: `"svg"`, `"png"`, `"pdf"`, `"tex"` or `"dot"`, when the ending does not say.
+            options: the fields of `PictureOptions`, or one as `options=`; and `vis_opt="rolled"` or `"unrolled"`. A function in
+                `color_by` gets an `Operation`; a node that stands for several has their mean.
+
+        Too large a graph is drawn with fewer modules open, and the picture says so; so `time_limit` holds.
+        """
+        return draw_history(self._index, path, format, options)
+
+    # In a file ----------------------------------------------------------------------------------------------------
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        activations: LayersToSave = "all",
+        params: bool = False,
+        gradients: bool = True,
+        sources: bool = True,
+        dtype: torch.dtype | None = None,
+    ) -> Path:
+        """Write it to one `.safetensors` file: `torcheer.load` opens it again, any safetensors reader reads its tensors.
+
+        >>> import tempfile, torch, torcheer
+        >>> history = torcheer.log_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     torcheer.load(history.save(f"{folder}/linear.safetensors"))["linear_1"].tensor_shape
+        (1, 3)
+
+        Args:
+            path: where to write; what is there is replaced when everything is written. Returned.
+            activations: which of the kept activations to write: what `layers_to_save` takes.
+            params: whether to write parameters and buffers too. Without them the file can be replayed with
+                `torcheer.load(path, model=model)`.
+            gradients: whether to write the gradients of backward passes.
+            sources: whether to write lines of the program, and the folders of its files.
+            dtype: a floating-point type to write activations and gradients in, to send a smaller file. It cannot be run again.
+
+        docs/saving.md says what a file contains. What no file can give back, such as a tensor of a class of your own, raises
+        `CannotBeSaved`, which names it.
+        """
+        place = output_path(path, "history", "run.safetensors", "safetensors")
+        save_history(
+            self._run, place, activations=activations, params=params, gradients=gradients, sources=sources, dtype=dtype
+        )
+        return place
+
+    def attention(self, key: AnyKey) -> Tensor | list[Tensor]:
+        """The attention pattern (batch, heads, queries, keys) of a module or an operation; a list where there are several.
+
+        >>> import torch, torcheer
+        >>> attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        >>> x = torch.rand(1, 5, 8)
+        >>> torcheer.log_forward_pass(attention, (x, x, x)).attention("").shape
+        torch.Size([1, 2, 5, 5])
+
+        Fused attention does not return its pattern: it is worked out from the logged queries, keys, mask, scale and grouping of
+        heads, without dropout. `history[label].heads` has these, too.
+        """
+        matches = self._run.lookup.meaning(key).matches
+        calls = {id(match.call): match.call for match in matches if match.call is not None}
+        inside = [number for call in calls.values() for number in range(call.first, call.end)]
+        numbers = dict.fromkeys(inside or [match.number for match in matches])
+        return attention_in([Operation(self._index, number) for number in numbers if self._index.table.shows(number)], key)
+
+    def locate(self, key: AnyKey) -> list[Place]:
+        """Where in a run of the model the operations are that a key means: what `tap` and `intervene` watch.
+
+        >>> import torch, torcheer
+        >>> history = torcheer.log_forward_pass(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()), torch.ones(1, 2))
+        >>> print(history.locate("relu_1")[0])
+        relu_1_2: what '1' returned, call 1
+        """
+        return locate(self._run, key)
+
+    # In the viewer ------------------------------------------------------------------------------------------------
+
+    def show(
+        self,
+        *,
+        compare: ModelHistory | None = None,
+        title: str | None = None,
+        previews: bool = True,
+        max_bytes: int | None = None,
+        metrics: Metrics | None = None,
+    ) -> Page:
+        """Show it in the viewer: in the notebook, or as `torcheer_<model>.html`, opened where there is a screen.
+
+        The arguments are those of `to_html`; in a notebook, which is saved with what it shows, a page takes 4 MB at most
+        unless `max_bytes` says otherwise.
+        """
+        return show_page(self, compare=compare, title=title, previews=previews, max_bytes=max_bytes, metrics=metrics)
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compare: ModelHistory | None = None,
+        title: str | None = None,
+        previews: bool = True,
+        max_bytes: int = MAX_BYTES,
+        metrics: Metrics | None = None,
+    ) -> Path:
+        """Write the viewer, with this history in it, as one HTML file that opens in any browser, offline.
+
+        >>> import tempfile, torch, torcheer
+        >>> history = torcheer.log_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     history.to_html(f"{folder}/linear.html").name
+        'linear.html'
+
+        Args:
+            path: where to write; what is there is replaced.
+            compare: another history, to show next to this one.
+            title: the name of the page; without one, that of the model.
+            previews: whether to add small pictures of the kept activations, of attention heads and of parameters.
+            max_bytes: how large the file may be. What there is no room for is left out, previews first, and the page says so.
+            metrics: figures of your own to colour and sort by, `{"my norm": lambda tensor: tensor.norm()}`: each function gets
+                a copy of every kept activation and returns a number.
+
+        The file contains names, shapes, statistics, previews, and lines of the program with the paths of its files.
+        """
+        return to_html(self, path, compare=compare, title=title, previews=previews, max_bytes=max_bytes, metrics=metrics)
+
+    def to_json(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        previews: bool = True,
+        max_bytes: int = MAX_BYTES,
+        metrics: Metrics | None = None,
+    ) -> str:
+        """What the viewer shows, as JSON text, also written to a file if there is a path: `torcheer view` opens it.
+
+        docs/viewer_format.md describes it. `max_bytes` is what it may take in a page, compressed; the other arguments are those
+        of `to_html`.
+        """
+        return to_json(self, path, previews=previews, max_bytes=max_bytes, metrics=metrics)
+
+    def to_model_explorer(self, path: str | os.PathLike[str] | None = None, *, node_data: bool = True) -> dict[str, Any]:
+        """The graph as Google's Model Explorer reads it, also written to a file if there is a path.
+
+        With `node_data`, files with the time, FLOPs, memory and norms of every node lie beside it, to colour nodes by:
+        `model-explorer net.json --node_data_paths=net.time.json,net.flops.json`.
+        """
+        return to_model_explorer(self, path, node_data=node_data)
+
+    @property
+    def module_calls(self) -> ModuleCalls:
+        """Every module call, forward and backward, with what other calls gave it.
+
+        >>> import torch, torcheer
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+        >>> calls = torcheer.log_forward_pass(model, torch.ones(1, 2)).module_calls
+        >>> [source.label for source in calls[2].sources]
+        ['0:1']
+        """
+        return module_calls_of(self._run)
+
+    # What it cost -------------------------------------------------------------------------------------------------
+
+    @property
+    def cost(self) -> Cost:
+        """FLOPs, MACs, time and traffic: of everything, of an operation, a layer or a module.
+
+        >>> import torch, torcheer
+        >>> history = torcheer.log_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2))
+        >>> history.cost.macs, history.cost.module("").total.flops
+        (6, 12)
+        """
+        index = self._index
+        if self._made_cost is None or self._made_cost[0] is not index:
+            self._made_cost = (index, Cost(index))
+        return self._made_cost[1]
+
+    @property
+    def flops(self) -> int | None:
+        """The floating-point operations of the whole pass; what no formula is known for is in `history.cost.unknown`.
+
+        None where no formula is known for anything that ran.
+        """
+        return self.cost.flops or (None if self.cost.unknown else 0)
+
+    @property
+    def memory(self) -> MemoryTimeline:
+        """The bytes alive over the pass, the peak, and what was alive then."""
+        return memory_of(self)
+
+    def summary(self, columns: Iterable[str] = DEFAULT_COLUMNS, *, depth: int | None = None) -> Summary:
+        """A table of the modules: shapes, parameters, FLOPs, time, memory; with totals. Prints as text."""
+        return summary_of(self, columns, depth=depth)
+
+    def slowest(self, n: int = 10) -> list[Operation]:
+        """The operations that took longest, longest first."""
+        return slowest(self, n)
+
+    def largest(self, n: int = 10) -> list[Operation]:
+        """The operations with the largest tensors, largest first."""
+        return largest(self, n)
+
+    # Running it again ---------------------------------------------------------------------------------------------
+
+    def validate(self) -> ValidationReport:
+        """Run the recorded graph again, from inputs, parameters and constants alone, and compare every value; try every edge.
+
+        The report is true when everything agrees, and says what was checked. `torcheer.validate_forward_pass` compares with the
+        plain model as well.
+        """
+        return validate(self._run)
+
+    def replay(self, inputs: ReplayInputs | None = None, changes: Mapping[KeyType, Given] | None = None) -> ModelHistory:
+        """Run the recorded graph again, with other inputs or with values changed on the way, and return the new history.
+
+        >>> import torch, torcheer
+        >>> history = torcheer.log_forward_pass(torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Tanh()), torch.ones(2))
+        >>> history.replay(changes={"relu_1": lambda t: t * 0})["output"].tensor_contents
+        tensor([0., 0.])
+
+        Args:
+            inputs: a tensor, one for each input in order, or a dictionary from labels to tensors; those left out are as logged.
+            changes: by key (docs/keys.md), one of `torcheer.changes`, a tensor to use instead, or a function of the tensor, as
+                `intervene` takes them. Where two keys mean the same operation, the one that means fewer counts.
+
+        The model is not touched, and the graph stays the recorded one. What cannot be worked out again behind a change (such as
+        TorchScript, a branch that turns, a number that Python read) is refused: `ReplayFailed` names it.
+        """
+        return ModelHistory(replay(self._run, inputs, changes))
+
+    # As a table --------------------------------------------------------------------------------------------
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One dictionary per operation: what `to_pandas` makes its table from."""
@@ -470,28 +689,48 @@ class History(Totals, Helpful):
         """One row per operation. Needs pandas."""
         return data_frame(self.to_rows())
 
+    # Printing, copying ------------------------------------------------------------------------------------------
+
     def __repr__(self) -> str:
         with DisableTorchFunction():
             return describe_history(self)
 
     def _card_text(self) -> str:
-        """The text without modules and layers, which are in folds."""
-        return repr(self).partition("\n\tModule Hierarchy:")[0].partition("\n\tLayers:")[0]
+        unknown = sum(self.cost.unknown.values())
+        missing = f", and those of {plural(unknown, 'call')} without a formula" if unknown else ""
+        cost = f"\tCost: {count_of(self.cost.flops)} FLOPs in the forward pass{missing}"
+        text = repr(self).partition("\n\tModule Hierarchy:")[0].partition("\n\tLayers:")[0]
+        return "\n".join([text, cost, *(f"\tWarning: {one}" for one in nonfinite_of(self._index))])
 
     def _folds(self) -> list[Fold]:
+        """What a notebook shows of it: the modules with their costs, the layers, a small picture."""
         with DisableTorchFunction():
-            return [
-                Fold(plural(self.num_modules, "module"), self.modules.table.html()),
-                Fold(plural(len(self.layers), "layer"), layers_table(self).html()),
-            ]
+            whole = self.summary(_CARD_COLUMNS)
+            depths = (self.summary(_CARD_COLUMNS, depth=depth).table for depth in range(_CARD_DEPTH, -1, -1))
+            short = next((table for table in depths if len(table.rows) <= _CARD_ROWS), None)
+            folds = [Fold("Modules", short.html(), is_open=True)] if short is not None else []
+            if short is None or len(short.rows) < len(whole.table.rows):
+                folds.append(Fold(f"All {plural(self.num_modules, 'module')}", whole.table.html()))
+            folds.append(Fold(plural(len(self.layers), "layer"), layers_table(self).html()))
+            try:
+                picture = make_picture(self.graph, PictureOptions(nesting_depth=1, legend=False, time_limit=_PATIENCE))
+                folds.append(Fold("Picture", image(picture.to_bytes("png"), f"{self.model_name}, drawn")))
+            except TorcheerError as error:  # the card says so, and is shown without the picture
+                folds.append(Fold("Picture", preformatted(str(error))))
+            return folds
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> History:
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModelHistory:
         """A history of its own: kept tensors are copied, parameters are the model's."""
-        return self._of_log(copy_of_log(self._log, memo), self._options)
+        return ModelHistory(self._run.copy(memo))
 
-    def __copy__(self) -> History:
+    def __copy__(self) -> ModelHistory:
         """Another history of the same kept tensors."""
-        return self._of_log(twin_of_log(self._log), self._options)
+        return ModelHistory(self._run.copy())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         refuse_pickling(type(self).__name__)
+
+
+# What packages below this one give to the user's functions and put on errors.
+Index.operation = Operation
+LoggedRun.make_history = ModelHistory

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
 from .._text import Fold
-from .._torch.source_code import SourceLine
+from ..analysis.attention import Heads
+from ..log.index import Index
 from ..log.labels import LayerEntry
-from .attention import Heads
-from .attributes import Helpful, agreed, common
-from .index import Index
-from .lookup import Lookup
+from ..log.lookup import Lookup
+from ..log.operation import OperationFacts, facts_of
+from ..log.param import Param
+from .attributes import Helpful, add_common, agreed
 from .operation import Operation
-from .param import Param
 from .printing import describe_layer
 from .read_as_tensor import ReadAsTensor
 
@@ -25,7 +21,7 @@ if TYPE_CHECKING:
     from .module import Module
 
 
-class Layer(ReadAsTensor, Helpful):
+class Layer(OperationFacts, ReadAsTensor, Helpful):
     """The same computational step across repeated execution: one or more passes, each an `Operation`.
 
     A layer answers whatever is common to its passes; for what is not, it says which labels to use.
@@ -36,82 +32,15 @@ class Layer(ReadAsTensor, Helpful):
     ((1, 3), 12, ['input_1_0'])
     """
 
-    __slots__ = ("_entry", "_index")
+    __slots__ = ("_entry",)
 
-    _ONE = Operation
-
-    # What all passes have in common; documented in `Operation`.
-    layer_label: str = common()
-    layer_label_w_pass: str = common()
-    layer_label_short: str = common()
-    layer_type: str = common()
-    layer_number: int = common()
-    operation_num: int = common()
-    number: int = common()
-    pass_num: int = common()
-    has_saved_activations: bool = common()
-    tensor_contents: Any = common()
-    activation: Any = common()
-    tensor_shape: tuple[int, ...] = common()
-    tensor_dtype: torch.dtype = common()
-    tensor_device: torch.device = common()
-    tensor_fsize: int = common()
-    grads: list[Tensor] = common()
-    grad_contents: Tensor | None = common()
-    grad_shape: tuple[int, ...] | None = common()
-    grad_dtype: torch.dtype | None = common()
-    grad_fsize: int | None = common()
-    grad_nonfinite: int | None = common()
-    func_applied: Callable[..., object] | None = common()
-    func_applied_name: str = common()
-    started: float | None = common()
-    func_time_elapsed: float | None = common()
-    creation_args: tuple[Any, ...] = common()
-    creation_kwargs: dict[str, Any] = common()
-    is_inplace: bool = common()
-    output_path: str = common()
-    heads: Heads | None = common()
-    changed_by: str | None = common()
-    composite: str | None = common()
-    source: SourceLine | None = common()
-    stack: list[SourceLine] = common()
-    gradfunc: str | None = common()
-    parent_params: list[Param] = common()
-    parent_buffers: list[Param] = common()
-    num_params: int = common()
-    parent_params_fsize: int = common()
-    shape: tuple[int, ...] = common()
-    dtype: torch.dtype = common()
-    device: torch.device = common()
-    grad: Tensor | None = common()
-    inputs: list[Tensor] = common()
-    parent_layers: list[str] = common()
-    child_layers: list[str] = common()
-    sibling_layers: list[str] = common()
-    same_call_layers: list[str] = common()
-    parent_arg_positions: dict[str, str] = common()
-    module: Module | None = common()
-    module_call: Call | None = common()
-    containing_module: str | None = common()
-    containing_modules: list[str] = common()
-    modules_entered: list[str] = common()
-    modules_exited: list[str] = common()
-    bottom_level_module: str | None = common()
-    is_bottom_level_module_output: bool = common()
-    origin: str = common()
-    is_input_layer: bool = common()
-    is_output_layer: bool = common()
-    has_input_ancestor: bool = common()
-    is_output_ancestor: bool = common()
-    initialized_inside_model: bool = common()
-    min_distance_from_input: int | None = common()
-    max_distance_from_input: int | None = common()
-    min_distance_from_output: int | None = common()
-    max_distance_from_output: int | None = common()
-    io_role: str = common()
+    # Facts of `Operation` that lead to other objects; those of `OperationFacts` are added below.
+    heads: Heads | None
+    module: Module | None
+    module_call: Call | None
 
     def __init__(self, index: Index, entry: LayerEntry) -> None:
-        self._index = index
+        super().__init__(index, -1)  # of no single operation, so that a layer equals none
         self._entry = entry
 
     def _common(self, name: str) -> Any:
@@ -198,3 +127,7 @@ class Layer(ReadAsTensor, Helpful):
 
     def __repr__(self) -> str:
         return f"<Layer {self.label}: {self.num_passes} pass{'es' if self.num_passes > 1 else ''}>"
+
+
+add_common(Layer, OperationFacts, [fact.name for fact in facts_of(OperationFacts) if fact.name not in vars(Layer)])
+add_common(Layer, Operation, Layer.__annotations__)

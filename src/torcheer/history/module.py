@@ -6,19 +6,18 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
-from torch import Tensor
-
 from .._text import ShownTable, Table, nearest
 from .._torch.source_code import SourceLine
 from ..errors import InvalidArgument, LayerNotFound
+from ..log.index import Index, named_once
 from ..log.keys import split_turn
+from ..log.param import Param, describe_param, own_buffers, own_params
 from ..log.records import RegisteredModule
-from .attributes import Helpful, OfRecord, agreed, common
+from .attributes import Helpful, OfRecord, add_common, agreed
 from .call import Call
-from .index import Index, named_once
+from .drawing import draw_history
 from .layer import Layer
 from .operation import Operation
-from .param import Param, describe_param
 from .printing import describe_module, table_of_modules
 
 
@@ -27,24 +26,22 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     __slots__ = ()
 
-    _ONE = Call
-
     # What all calls have in common; documented in `Call`.
-    label: str = common()
-    call_num: int = common()
-    training: bool = common()
-    source: SourceLine | None = common()
-    inputs: list[Operation] = common()
-    outputs: list[Operation] = common()
-    input_shapes: list[tuple[int, ...]] = common()
-    output_shapes: list[tuple[int, ...]] = common()
-    args: tuple[Any, ...] = common()
-    kwargs: dict[str, Any] = common()
-    own_operations: list[Operation] = common()
-    num_operations: int = common()
-    outer: Call | None = common()
-    inner: list[Call] = common()
-    containing_modules: list[str] = common()
+    label: str
+    call_num: int
+    training: bool
+    source: SourceLine | None
+    inputs: list[Operation]
+    outputs: list[Operation]
+    input_shapes: list[tuple[int, ...]]
+    output_shapes: list[tuple[int, ...]]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    own_operations: list[Operation]
+    num_operations: int
+    outer: Call | None
+    inner: list[Call]
+    containing_modules: list[str]
 
     @property
     def address(self) -> str:
@@ -63,6 +60,7 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     @property
     def class_name(self) -> str:
+        """The module's class."""
         return self._record.class_name
 
     @property
@@ -96,6 +94,7 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     @property
     def num_calls(self) -> int:
+        """How often it was called."""
         return len(self._index.calls.get(self.address, ()))
 
     def __getitem__(self, number: int) -> Call:
@@ -134,8 +133,6 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
         Takes and returns what `history.draw` does; it is `history.draw(path, focus=address)`. The model itself is drawn whole.
         """
-        if self._index.makers.draw is None:
-            raise InvalidArgument("this module belongs to a History without pictures; those of a ModelHistory can be drawn.")
         if "focus" in options:
             raise InvalidArgument(
                 f"module.draw() draws {self.address or 'the model'!r}; use history.draw(focus=…) for another."
@@ -143,14 +140,14 @@ class Module(OfRecord[RegisteredModule], Helpful):
         if self.address and not self.num_calls:
             raise InvalidArgument(f"module {self.address!r} was not called: there is nothing to draw.")
         focus = {"focus": self.address} if self.address else {}
-        return self._index.makers.draw(self._index, path, format, {**options, **focus})
+        return draw_history(self._index, path, format, {**options, **focus})
 
     # Parameters ---------------------------------------------------------------------------------------------------
 
     @property
     def own_params(self) -> list[Param]:
         """The parameters registered in this module itself."""
-        return self._own(self._record.parameters)
+        return own_params(self._index, self.address)
 
     @property
     def params(self) -> list[Param]:
@@ -161,11 +158,7 @@ class Module(OfRecord[RegisteredModule], Helpful):
     @property
     def buffers(self) -> list[Param]:
         """The buffers registered in this module itself."""
-        return self._own(self._record.buffers)
-
-    def _own(self, states: Mapping[str, Tensor | None]) -> list[Param]:
-        named = {self._record.full_name(name): tensor for name, tensor in states.items() if tensor is not None}
-        return [describe_param(self._index, name, tensor) for name, tensor in named.items()]
+        return own_buffers(self._index, self.address)
 
     @property
     def num_params(self) -> int:
@@ -174,10 +167,12 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     @property
     def num_params_trainable(self) -> int:
+        """How many of its parameter values require gradients."""
         return sum(param.numel for param in self.params if param.is_trainable)
 
     @property
     def num_params_frozen(self) -> int:
+        """How many of its parameter values require no gradients."""
         return sum(param.numel for param in self.params if not param.is_trainable)
 
     @property
@@ -206,6 +201,9 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     def __repr__(self) -> str:
         return f"<Module {self.address!r}: {self.class_name}, {self.num_calls} calls>"
+
+
+add_common(Module, Call, Module.__annotations__)
 
 
 class Modules(ShownTable, Mapping[str, Module]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -11,17 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from .._text import Column, Table, sparkline
+from .._text import Column, Table, describe_shapes, human_size, listed, plural, sparkline
 from .._torch.internals import DisableTorchFunction
 from .._torch.measure import statistics_of
-from .._torch.source_code import source_of
-from ..log.records import Failure, Log
-from .param import describe_param, not_counted
+from ..log.operation import rows_of
+from ..log.param import describe_param, not_counted
+from ..log.records import Log
 
 if TYPE_CHECKING:
+    from ..log.index import Index
     from .call import Call
-    from .history import History
-    from .index import Index
+    from .history import ModelHistory
     from .layer import Layer
     from .module import Module, Modules
     from .operation import Operation
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 _WIDTH = 100
 _LAYERS_SHOWN = 200
 _MODULE_LINES_SHOWN = 60
-_NAMES_SHOWN = 12
 _DECISIONS_SHOWN = 5
 _NOT_CALLED = {  # what is said of tensors that no function made, by origin
     "input": "none, given to the model",
@@ -40,36 +38,7 @@ _NOT_CALLED = {  # what is said of tensors that no function made, by origin
 }
 
 
-def human_size(count: float) -> str:
-    """Bytes in units of 1024: `253.5 KB`."""
-    if count < 1024:
-        return f"{int(count)} B"
-    for unit in ("KB", "MB", "GB", "TB"):
-        count /= 1024
-        if count < 1024 or unit == "TB":
-            break
-    return f"{count:.1f} {unit}"
-
-
-def human_time(seconds: float) -> str:
-    """Seconds in few characters.
-
-    >>> human_time(0.0000021), human_time(0.35)
-    ('2.1 µs', '350 ms')
-    """
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
-        if seconds * factor >= 1 or unit == "µs":
-            break
-    return f"{seconds * factor:.3g} {unit}"
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 tensor`, `1,219 tensors`."""
-    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
-    return f"{count:,} {noun}{ending}"
-
-
-def describe_history(history: History) -> str:
+def describe_history(history: ModelHistory) -> str:
     """The text of `print(history)`."""
     log = history._log
     seed = log.random_seed if log.random_seed is not None else "none given; random_state=history.random_state repeats it"
@@ -93,7 +62,7 @@ def describe_history(history: History) -> str:
     lines += [f"\t{passed!r}" for passed in history.backward_passes]
     lines += [f"\tNote: {note}" for note in log.notes]
     if log.failure is not None:
-        lines.append(f"\tFailed: {describe_failure(log.failure)}")
+        lines.append(f"\tFailed: {log.failure.in_words()}")
     hierarchy = module_hierarchy(history._index)
     if hierarchy:
         lines.append("\tModule Hierarchy:")
@@ -105,7 +74,7 @@ def describe_history(history: History) -> str:
     return "\n".join(lines)
 
 
-def _decisions(history: History) -> list[str]:
+def _decisions(history: ModelHistory) -> list[str]:
     """The source lines that read truth values from tensors, which may have decided what ran, each with how often."""
     found: dict[str, list[PythonRead]] = {}
     for read in history.python_reads:
@@ -134,27 +103,9 @@ def _state(log: Log) -> str:
     return " (incomplete: the pass failed)" if log.seconds else " (still running)"
 
 
-def _structure(history: History) -> str:
+def _structure(history: ModelHistory) -> str:
     kind = f"recurrent (at most {history.max_passes} passes)" if history.is_recurrent else "purely feedforward"
     return f"{kind}, {'with' if history.is_branching else 'without'} branching"
-
-
-def describe_failure(failure: Failure) -> str:
-    """Where a pass raised: the operation, its module, the source line."""
-    shapes = ", ".join(map(str, failure.shapes)) or "none"
-    address = failure.module.address if failure.module is not None else ""
-    where = f"in module {address!r}" if address else "in the model's own forward"
-    line = source_of(failure.site, failure.module)
-    at = f", at {line}" if line is not None else ""
-    return f"operation {failure.function.name!r} (tensor shapes: {shapes}) {where}{at}\n\t\t{failure.error.splitlines()[0]}"
-
-
-def describe_freed(what: str) -> str:
-    """The text of the error for a kept tensor whose memory was freed."""
-    return (
-        f"the memory of {what} was freed (its storage was resized) before it could be copied, so its value is gone. FSDP does "
-        "this with parameters after each layer. Log the model without it to see the value."
-    )
 
 
 def _cut(lines: list[str], limit: int, noun: str) -> list[str]:
@@ -208,6 +159,7 @@ def _facts(operation: Operation) -> list[str]:
         f"\tTime elapsed: {_seconds([operation])}",
         f"\tOutput of modules: {listed(address if len(calls[address]) == 1 else name for address, name in exited)}",
         *([f"\tOutput of bottom-level module: {alone}"] if alone is not None else []),
+        *(f"\t{fact.row}: {value}" for fact, value in rows_of(operation)),
         f"\tLookup keys: {_keys(operation.lookup_keys)}",
     ]
 
@@ -251,13 +203,6 @@ def _params(operation: Operation) -> str:
         f"Computed from params with shape {shapes}; {operation.num_params} params total "
         f"({human_size(operation.parent_params_fsize)})"
     )
-
-
-def listed(names: Iterable[object], limit: int = _NAMES_SHOWN) -> str:
-    """The first names, and how many more there are; `none` where there are none."""
-    texts = list(map(str, names))
-    more = f", … ({len(texts) - limit} more)" if len(texts) > limit else ""
-    return ", ".join(texts[:limit]) + more or "none"
 
 
 def _preview(operation: Operation) -> str:
@@ -329,7 +274,7 @@ def describe_values(operation: Operation) -> str:
     return f"{line}\n{sparkline(found.histogram)}" if found.histogram else line
 
 
-def layers_table(history: History) -> Table:
+def layers_table(history: ModelHistory) -> Table:
     """The layers, one row each."""
     rows: list[tuple[str, ...]] = []
     for layer in history.layers[:_LAYERS_SHOWN]:
@@ -345,7 +290,6 @@ def layers_table(history: History) -> Table:
 # How modules are printed: a table with the tree, shapes in and out, and parameters that add up.
 
 _ROWS_SHOWN = 400
-_SHAPES_SHOWN = 2
 _COLUMNS = (Column("module"), Column("class"), Column("calls", True), Column("in"), Column("out"), Column("params", True))
 
 
@@ -392,16 +336,6 @@ def _rows(module: Module, branch: str, indent: str, counted: set[str]) -> list[t
         else:
             rows += _rows(child, twig, indent + ("   " if last else "│  "), counted)
     return rows
-
-
-def describe_shapes(shapes: list[list[tuple[int, ...]]]) -> str:
-    """The shapes of the first call; `…` where there are more shapes, or where other calls have other shapes."""
-    if not shapes:
-        return ""
-    text = ", ".join(str(shape) for shape in shapes[0][:_SHAPES_SHOWN])
-    if len(shapes[0]) > _SHAPES_SHOWN:
-        text += f", … ({len(shapes[0])})"
-    return text if all(other == shapes[0] for other in shapes[1:]) else f"{text} …"
 
 
 def _table(rows: list[tuple[str, ...]], notes: list[str]) -> Table:

@@ -10,34 +10,19 @@ from typing import IO, Any
 
 from .._files.files import check_ending, write_whole
 from ..errors import InvalidArgument
+from ..log.operation import OperationFacts, facts_of
 from .operation import Operation
 
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a spreadsheet takes a cell for that begins like this
 
 
+_COLUMNS = [fact for fact in facts_of(OperationFacts) if fact.column is not None]
+
+
 def row_of(one: Operation) -> dict[str, Any]:
-    """The row of an operation."""
-    return {
-        "label": one.label,
-        "type": one.layer_type,
-        "pass": one.pass_num,
-        "shape": one.tensor_shape,
-        "dtype": str(one.tensor_dtype),
-        "device": str(one.tensor_device),
-        "bytes": one.tensor_fsize,
-        "saved": one.has_saved_activations,
-        "function": one.func_applied_name,
-        "seconds": one.func_time_elapsed,
-        "gradfunc": one.gradfunc,
-        "in_place": one.is_inplace,
-        "parents": one.parent_layers,
-        "children": one.child_layers,
-        "params": [param.name for param in one.parent_params],
-        "num_params": one.num_params,
-        "module": one.containing_module,
-        "modules_exited": one.modules_exited,
-        "source": str(one.source) if one.source is not None else None,
-    }
+    """The row of an operation: every fact that is declared with a column."""
+    values = [(fact, getattr(one, fact.name)) for fact in _COLUMNS]
+    return {str(fact.column): value if fact.cell is None else fact.cell(value) for fact, value in values}
 
 
 def write_csv(rows: list[dict[str, Any]], path: str | os.PathLike[str] | IO[Any]) -> Path | None:

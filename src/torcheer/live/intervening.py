@@ -11,12 +11,13 @@ from torch.nn import Module
 
 from .._cleanup import Managed
 from .._text import few
+from ..analysis.attention import head_axis
 from ..capture import note_change
 from ..changes import Change, Given, HeadAxis, as_change
 from ..errors import InvalidArgument
-from ..history import History, Operation
-from ..history.attention import head_axis
 from ..log.keys import AnyKey, KeyType
+from ..log.operation import OperationFacts
+from ..log.run import HoldsRun, run_of
 from .places import Act, Spot, heads_of
 from .watch import WatchedKeys, in_words, is_in_backward
 
@@ -53,7 +54,7 @@ class Edit:
 class Edits(Managed["Edits"]):
     """The changes of a block: entering it hooks the model, and afterwards it tells what was changed."""
 
-    def __init__(self, model: Module, changes: Mapping[KeyType, Given], like: History | None, *, strict: bool) -> None:
+    def __init__(self, model: Module, changes: Mapping[KeyType, Given], like: HoldsRun | None, *, strict: bool) -> None:
         if not isinstance(changes, Mapping) or not changes:
             raise InvalidArgument(
                 f"intervene() takes a dictionary from keys to changes; got {type(changes).__name__}: {changes!r:.60}."
@@ -98,14 +99,15 @@ class _Make(Act):
         self._words: dict[Spot, str] = {}  # for errors
         self._heads: dict[Spot, HeadAxis | Sequence[int]] = {}  # what is known of attention heads
 
-    def prepare(self, key: AnyKey, spots: list[Spot], like: History | None) -> None:
+    def prepare(self, key: AnyKey, spots: list[Spot], like: HoldsRun | None) -> None:
         """Word the places for errors. If heads are changed, find them: by the history, else by attributes of the module."""
         for spot in spots:
             self._words[spot] = in_words(spot.place, key)
             if self.change.heads is not None:
                 axis = None
                 if like is not None and spot.place.label:
-                    axis = head_axis(Operation(like._index, like._lookup.meaning(spot.place.label).numbers[0]))
+                    run = run_of(like)
+                    axis = head_axis(OperationFacts(run.index, run.lookup.meaning(spot.place.label).numbers[0]))
                 self._heads[spot] = axis if axis is not None else heads_of(spot.module)
 
     def __call__(self, spot: Spot, tensor: Tensor) -> Tensor:
@@ -118,7 +120,7 @@ class _Make(Act):
         note_change(tensor, self.change, spot.place, spot.module, spot.place.kind, part)
 
 
-def intervene(model: Module, changes: Mapping[KeyType, Given], *, like: History | None = None, strict: bool = True) -> Edits:
+def intervene(model: Module, changes: Mapping[KeyType, Given], *, like: HoldsRun | None = None, strict: bool = True) -> Edits:
     """Change chosen values while the model runs in a `with` block. The model and its weights are not touched.
 
     >>> import torch, torcheer

@@ -35,9 +35,10 @@ from .._torch.memory import version_of
 from .._torch.shapes import bytes_of
 from ..capture import refuse_inside_compiled_code
 from ..errors import InvalidArgument
-from ..history import History, Param
 from ..log.grad_fn_names import node_of
+from ..log.param import Param, own_params
 from ..log.records import BackwardRecord, ModuleCall, NodeRecord, facts_of
+from ..log.run import LoggedRun
 
 # One call of a module: what came in, what left, when, from where, and the same for its backward passes.
 
@@ -596,16 +597,16 @@ def _recorded() -> Any:
 _OF_OPERATIONS = ("result", "inside", "derivative")  # roles of nodes that came from an operation
 
 
-def module_calls_of(history: History) -> ModuleCalls:
+def module_calls_of(run: LoggedRun) -> ModuleCalls:
     """Every module call of a history."""
-    return _Logged(history).calls()
+    return _Logged(run).calls()
 
 
 class _Logged:
-    def __init__(self, history: History) -> None:
-        self._history = history
-        self._index, self._log = history._index, history._log
-        self._on_device = history._options.time_on_device and torch.cuda.is_available()
+    def __init__(self, run: LoggedRun) -> None:
+        self._run = run
+        self._index, self._log = run.index, run.log
+        self._on_device = run.options.time_on_device and torch.cuda.is_available()
         self._passes: list[ModulePass] = []  # as the log numbers the calls
         self._inputs: dict[int, ModuleInput] = {}  # by operation
 
@@ -628,7 +629,7 @@ class _Logged:
         one.output_shapes = [records[n].shape for n in call.outputs if n >= 0]
         one.bytes = sum(self._index.tensor_bytes(n) for n in dict.fromkeys(call.outputs) if n >= 0)
         one.started, one.ended = call.started, call.started + call.elapsed
-        one.params = self._history.modules[call.address].own_params
+        one.params = own_params(self._index, call.address)
         if self._on_device:  # what the operations inside took, each call once
             inside = records[call.first : call.end if call.end >= 0 else len(records)]
             one.device_seconds = sum({record.call: record.elapsed for record in inside}.values()) / 1e9

@@ -23,7 +23,6 @@ from .._torch.functions.facts import Origin
 from .._torch.left_as_found import PassStopped
 from .._torch.source_code import CodeFacts, Site, SourceLine
 from ..errors import InvalidArgument, LayerNotFound
-from ..history import History
 from ..log.keys import (
     ALL,
     AnyKey,
@@ -41,6 +40,7 @@ from ..log.keys import (
     readings,
 )
 from ..log.records import ClassNames, Composite, Log, ModuleCall, OperationRecord
+from ..log.run import LoggedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +96,17 @@ class Place:
         return f"{self.label}: {what}" if self.label else what
 
 
-def locate(history: History, key: AnyKey) -> list[Place]:
+def locate(run: LoggedRun, key: AnyKey) -> list[Place]:
     """Where the operations that a key means are: what `tap` and `intervene` watch."""
-    return places_of(history, history._lookup.meaning(key))
+    return places_of(run, run.lookup.meaning(key))
 
 
-def places_of(history: History, meaning: Meaning) -> list[Place]:
+def places_of(run: LoggedRun, meaning: Meaning) -> list[Place]:
     """The places of the operations that a key means."""
-    log, found = history._log, []
+    log, found = run.log, []
     calls: _Calls | None = None
     for match in meaning.matches:
-        number, call, label = match.number, match.call, history._index.table.label_of(match.number)
+        number, call, label = match.number, match.call, run.index.table.label_of(match.number)
         if call is not None:
             found.append(_module_place(log, call, number, label, is_input=match.is_input))
             continue

@@ -27,12 +27,13 @@ from .._torch.internals import (
 from .._torch.left_as_found import left_as_found
 from .._torch.memory import cloned, version_of
 from .._torch.shapes import shape_of
-from ..capture import Session
+from ..capture import Numbering, Session, open_session, run_model
 from ..errors import ActivationLost, InvalidArgument, LayerNotFound
-from ..history import History
-from ..history.keeping import Numbering, Options, open_session, parse_layers_to_save, run
 from ..log.keys import AnyKey, Text, find_address, parse_key, readings
+from ..log.operation import OperationFacts
+from ..log.options import Options, parse_layers_to_save
 from ..log.records import ModuleCall, OperationRecord
+from ..log.run import HoldsRun, LoggedRun
 from .places import Act, ModelPlaces, Spot, Stopped
 from .watch import WatchedKeys, in_words, is_plural
 
@@ -130,28 +131,28 @@ class Take(Act):
 def values_in_log(model: Module, arguments: Arguments, keys: list[Any]) -> list[Any]:
     """Log a model as far as needed. Returns the value of each key: of its first pass, or a list where the key is plural."""
     title, options = type(innermost(model)).__name__, Options(layers_to_save=parse_layers_to_save(keys))
-    history = History(title, options)
-    until = _stopped_log(history, model, arguments, keys)
+    run = LoggedRun.begin(title, options)
+    until = _stopped_log(run, model, arguments, keys)
     try:
         if until is None or not until.is_right():
             raise LayerNotFound
-        return [_value(history, key) for key in keys]
+        return [_value(run, key) for key in keys]
     except LayerNotFound:  # the pass ran to its end, or operations got other numbers: the whole log tells
-        history = History(title, options)
-        run(history, model, arguments, None, call="activation")
-        return [_value(history, key) for key in keys]
+        run = LoggedRun.begin(title, options)
+        run_model(run, model, arguments, None, call="activation")
+        return [_value(run, key) for key in keys]
 
 
-def _value(history: History, key: Any) -> Any:
-    table, numbers = history._index.table, history._lookup.meaning(key).numbers
-    found: list[Tensor] = [history[table.label_of(number)].tensor_contents for number in numbers]
+def _value(run: LoggedRun, key: Any) -> Any:
+    numbers = run.lookup.meaning(key).numbers
+    found: list[Tensor] = [OperationFacts(run.index, number).tensor_contents for number in numbers]
     return found if is_plural(key) else found[0]
 
 
-def _stopped_log(history: History, model: Module, arguments: Arguments, keys: list[Any]) -> _Until | None:
+def _stopped_log(run: LoggedRun, model: Module, arguments: Arguments, keys: list[Any]) -> _Until | None:
     """Log until every key was reached; None if the pass ran to its end, or a key can be understood only then."""
-    session = open_session(history)
-    until = _Until(history, session, keys, ModelPlaces(innermost(model)))
+    session = open_session(run)
+    until = _Until(run, session, keys, ModelPlaces(innermost(model)))
     if until.can_stop:
         try:
             session.run(model, *arguments, None)
@@ -165,11 +166,11 @@ def _stopped_log(history: History, model: Module, arguments: Arguments, keys: li
 class _Until:
     """A selection that keeps what another one keeps, and ends the pass after the last wanted operation."""
 
-    def __init__(self, history: History, session: Session, keys: list[Any], places: ModelPlaces) -> None:
-        self._history = history
+    def __init__(self, run: LoggedRun, session: Session, keys: list[Any], places: ModelPlaces) -> None:
+        self._run = run
         self._places = places
         self._inner: Any = session.keeper.selection
-        self._numbering = Numbering(history._log)
+        self._numbering = Numbering(run.log)
         self._labels: dict[tuple[str, int], str] = {}  # layers that are waited for, by type and number: the key
         self._addresses: dict[str, int] = {}  # modules that are waited for: the number of the call
         self._sure: dict[str, int] = {}  # by key: the operation that was taken for it
@@ -194,7 +195,7 @@ class _Until:
 
     def is_right(self) -> bool:
         """Whether the keys mean the operations that were taken for them, now that everything that ran is numbered."""
-        meaning = self._history._lookup.meaning
+        meaning = self._run.lookup.meaning
         return all(meaning(key).numbers[:1] == [number] for key, number in self._sure.items())
 
     def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
@@ -229,7 +230,7 @@ class TappedValues(Managed["TappedValues"], Mapping[AnyKey, Any]):
     overwrites in place later is held as a copy.
     """
 
-    def __init__(self, model: Module, keys: list[AnyKey], like: History | None, *, stop: bool, strict: bool) -> None:
+    def __init__(self, model: Module, keys: list[AnyKey], like: HoldsRun | None, *, stop: bool, strict: bool) -> None:
         self.notes: list[str] = []  # with strict=False: what was not reached, or did not run as logged
         self._strict = strict
         self._take = Take()
@@ -284,7 +285,7 @@ class TappedValues(Managed["TappedValues"], Mapping[AnyKey, Any]):
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
-def tap(model: Module, keys: AnyKey, *, like: History | None = None, stop: bool = False, strict: bool = True) -> TappedValues:
+def tap(model: Module, keys: AnyKey, *, like: HoldsRun | None = None, stop: bool = False, strict: bool = True) -> TappedValues:
     """Read chosen values while the model runs in a `with` block; nothing else is watched.
 
     >>> import torch, torcheer
@@ -313,7 +314,7 @@ def activation(
     keys: AnyKey | None = None,
     *,
     input_kwargs: Mapping[str, object] | None = None,
-    like: History | None = None,
+    like: HoldsRun | None = None,
 ) -> Any:
     """Run the model as far as needed and return one value, or a list of several.
 

@@ -34,9 +34,9 @@ from .._torch.source_code import MODULE_CALL
 from .._torch.thread_state import thread_as_found
 from ..capture import FUSING, decision_of, named_arguments
 from ..errors import InvalidArgument, PlaceNotReached
-from ..history import History
 from ..log.keys import OfClass, OfFunction, Range, Several, Text, Where, parse_key
 from ..log.records import is_kind_of
+from ..log.run import HoldsRun, LoggedRun, run_of
 from .function_watch import Copies, FunctionWatch, differ, given_to_change, is_state, refused, write
 from .places import Act, ModelPlaces, Place, Spot, Stopped, counting, locate, outermost_calls, with_tensors
 
@@ -372,7 +372,7 @@ class WatchedKeys:
         self,
         model: Module,
         keys: Iterable[tuple[Any, Act]],
-        like: History | None,
+        like: HoldsRun | None,
         *,
         stops: bool = False,
         lasts: bool = False,
@@ -381,21 +381,20 @@ class WatchedKeys:
             raise InvalidArgument(
                 f"values are read and changed by hooks on modules, so model must be an nn.Module; got {type(model).__name__}."
             )
-        if like is not None and not isinstance(like, History):
-            raise InvalidArgument(f"like is a history of the model, as log_forward_pass returns; got {type(like).__name__}.")
+        run = run_of(like, "like") if like is not None else None
         self.spots: list[tuple[Any, list[Spot]]] = []  # by key
         known = ModelPlaces(innermost(model))
         for key, act in keys:
-            places = locate(like, key) if like is not None else known.places(key)
+            places = locate(run, key) if run is not None else known.places(key)
             if not places:
                 raise InvalidArgument(f"{key!r} means no operation, so there is nothing to watch.")
             if stops:  # how often a module will be called is not known without a history
                 places = [replace(place, call=1) if place.call is None else place for place in places]
             rank = len(places) if places[0].call is not None else math.inf
             self.spots.append((key, [Spot(place, act, rank) for place in places]))
-        calls, callees = _called(like) if like is not None else ({}, {})
+        calls, callees = _called(run) if run is not None else ({}, {})
         spots = [spot for _, at_key in self.spots for spot in at_key]
-        passes = len(outermost_calls(like._log)) if like is not None else 1
+        passes = len(outermost_calls(run.log)) if run is not None else 1
         self.watch = Watch(model, spots, calls, callees, passes=passes, stops=stops, lasts=lasts)
 
     def check(self, strict: bool, notes: list[str]) -> None:
@@ -422,13 +421,13 @@ def is_plural(key: Any) -> bool:
     return isinstance(parsed, (Several, OfClass, OfFunction, Range, Where)) or (isinstance(parsed, Text) and "*" in parsed.text)
 
 
-def _called(history: History) -> tuple[dict[str, int], dict[str, list[str]]]:
+def _called(run: LoggedRun) -> tuple[dict[str, int], dict[str, list[str]]]:
     """By address, how often each module was called, and for which of the modules it calls its function mode steps aside.
 
     Those are modules with a fused path, which they do not take while a mode is on, and modules that ran more than a few
     operations.
     """
-    log = history._log
+    log = run.log
     counts: dict[str, int] = {}
     callees: dict[str, dict[str, None]] = {}
     for call in log.modules:

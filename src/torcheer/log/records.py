@@ -20,7 +20,7 @@ from .._torch.memory import FREED, has_memory, is_freed
 from .._torch.samples import Marks
 from .._torch.sentinels import Sign
 from .._torch.shapes import elements_of, shape_of
-from .._torch.source_code import CodeTable, Site
+from .._torch.source_code import CodeTable, Site, source_of
 
 Record = TypeVar("Record")
 
@@ -694,6 +694,15 @@ class Failure:
     site: Site | None
     error: str
     before: int
+
+    def in_words(self) -> str:
+        """Where the call raised: the operation, its module, the source line; and the error."""
+        shapes = ", ".join(map(str, self.shapes)) or "none"
+        address = self.module.address if self.module is not None else ""
+        where = f"in module {address!r}" if address else "in the model's own forward"
+        line = source_of(self.site, self.module)
+        at = f", at {line}" if line is not None else ""
+        return f"operation {self.function.name!r} (tensor shapes: {shapes}) {where}{at}\n\t\t{self.error.splitlines()[0]}"
 
 
 @dataclass(slots=True)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from .._torch.measure import real, short
+from ..analysis.attention import Attention, Part, attention_of, is_attention
 from ..errors import TorcheerError
 from ..graph import Node
-from ..history import Operation
-from ..history.attention import Attention, Part, attention_of, is_attention
-from ..history.index import Index
+from ..log.index import Index
+from ..log.operation import OperationFacts
 from .document import packed
 from .schema import Plain, lean
 
@@ -59,7 +59,7 @@ def add_patterns(index: Index, nodes: tuple[Node, ...], plains: list[Plain], roo
 def _planned(index: Index, node: Node, plain: Plain) -> _Planned | None:
     if not node.operations:
         return None
-    operation = Operation(index, node.operations[0])
+    operation = OperationFacts(index, node.operations[0])
     try:
         found = attention_of(operation) if is_attention(operation) else None
     except TorcheerError:  # what it needs was not kept, or changed since

@@ -13,9 +13,9 @@ from ..analysis import Cost
 from ..graph import Edge, Graph, ModuleBox, Node, Place, PythonRead
 from ..graph.blocks import Run, runs_of
 from ..graph.equal_ports import equal_ports
-from ..history import Operation
-from ..history.index import Index
-from ..history.param import Param
+from ..log.index import Index
+from ..log.operation import OperationFacts, rows_of
+from ..log.param import Param
 from ..log.records import ModuleCall
 from .schema import Plain, lean
 
@@ -172,7 +172,7 @@ class Contents:
         self._boxes = {box.key: number for number, box in enumerate(graph.all_boxes)}
         self._nodes = {node.key: number for number, node in enumerate(graph.all_nodes)}
         self._words = [words_of(node) for node in graph.all_nodes]
-        self._expenses = [cost.operation(Operation(index, n.operations[0])) if n.operations else None for n in graph.all_nodes]
+        self._expenses = [cost.of_operation(n.operations[0]) if n.operations else None for n in graph.all_nodes]
         self._params: dict[Param, Plain] = {}
 
     # Nodes ----------------------------------------------------------------------------------------------------------
@@ -214,11 +214,15 @@ class Contents:
                 "composite": node.composite,
                 "error": cut(node.error, _LONGEST_ERROR),
                 "gradfunc": self.index.record(operation).gradfunc if operation >= 0 else None,
+                "rows": self._rows(operation) if operation >= 0 else [],
                 "stack": stack,
                 "source": source,
                 "python_reads": [_python_read(read) for read in node.python_reads],
             },
         )
+
+    def _rows(self, operation: int) -> list[tuple[str, str]]:
+        return [(str(fact.row), cut(str(value))) for fact, value in rows_of(OperationFacts(self.index, operation))]
 
     def _param(self, param: Param) -> Plain:
         found = self._params.get(param)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .._files.files import file_name, output_path, read_regular, write_whole
+from .._text import human_size
 from .._text.screen import notebook, open_file
 from ..errors import InvalidArgument, UnreadableFile
-from ..history.printing import human_size
 from .document import Bundle, packed, plain_title, read_bundle
 from .payload import MAX_BYTES, Recorded, check_limit, payload_of, text_of
 from .schema import FORMAT, GRAPH, VERSION, Plain

@@ -8,11 +8,11 @@ import os
 import torch
 
 from .._files.files import output_path, write_whole
+from .._text import human_size
 from .._text.colors import COST_RAMPS
 from .._torch.internals import DisableTorchFunction
 from ..graph import Edge, Graph, ModuleBox, Node
-from ..history import Operation
-from ..history.printing import human_size
+from ..log.run import run_of
 from .contents import cut, ports_in, words_of
 from .payload import Recorded
 from .schema import Plain
@@ -57,10 +57,10 @@ def node_data_of(history: Recorded) -> dict[str, Plain]:
     {'value': 12}
     """
     with DisableTorchFunction(), torch.no_grad():
-        index, nodes = history._index, history.graph.nodes
+        index, nodes = run_of(history).index, history.graph.nodes
         plains: list[Plain] = [{} for _ in nodes]
         Values(index, nodes).add_statistics(plains)
-        costs = [history.cost.operation(Operation(index, node.operations[0])) if node.operations else None for node in nodes]
+        costs = [history.cost.of_operation(node.operations[0]) if node.operations else None for node in nodes]
     norms = [plain.get("stats", {}).get("norm") for plain in plains]
     gradients = [plain.get("grad", {}).get("stats", {}).get("norm") for plain in plains]
     figures: dict[str, tuple[str, list[float | None]]] = {

@@ -11,15 +11,15 @@ from typing import Protocol
 import torch
 
 from .._files.files import output_path, write_whole
+from .._text import human_size, plural
 from .._torch.gc_pause import fewer_collections
 from .._torch.inputs import is_whole
 from .._torch.internals import DisableTorchFunction
 from ..analysis import Cost
 from ..errors import InvalidArgument
 from ..graph import Graph, add_gradient_edges
-from ..history.index import Index
-from ..history.printing import human_size, plural
 from ..log.records import Failure
+from ..log.run import HoldsRun, run_of
 from .attention import add_patterns
 from .contents import Contents, ports_in, runs_in
 from .document import packed
@@ -30,11 +30,9 @@ MAX_BYTES = 12_000_000  # of a page that a browser opens at once
 _WORDS = 1_000  # bytes that are left for saying what is left out
 
 
-class Recorded(Protocol):
+class Recorded(HoldsRun, Protocol):
     """What the viewer reads of a history."""
 
-    @property
-    def _index(self) -> Index: ...
     @property
     def graph(self) -> Graph: ...
     @property
@@ -107,15 +105,15 @@ def check_limit(max_bytes: int) -> None:
 
 
 def _payload(history: Recorded, previews: bool, max_bytes: int, metrics: Metrics) -> Plain:
-    graph = history.graph
+    graph, run = history.graph, run_of(history)
     if any(node.has_gradient for node in graph.all_nodes):
         graph = add_gradient_edges(graph)
-    contents = Contents(history._index, graph, history.cost)
-    values = Values(history._index, graph.all_nodes)
+    contents = Contents(run.index, graph, history.cost)
+    values = Values(run.index, graph.all_nodes)
     nodes, modules, edges = contents.nodes(), contents.modules(), contents.edges()
     values.add_statistics(nodes)
     values.add_metrics(nodes, metrics)
-    weights = Weights(history._index)
+    weights = Weights(run.index)
     shown = weights.plain()
     facts = _facts(history)
     whole: Plain = {
@@ -128,7 +126,7 @@ def _payload(history: Recorded, previews: bool, max_bytes: int, metrics: Metrics
         "modules": modules,
         "nodes": nodes,
         "edges": edges,
-        "runs": [lean("run", run) for run in runs_in(history.graph)],
+        "runs": [lean("run", one) for one in runs_in(history.graph)],
         "ports": ports_in(graph),
         "weights": shown,
         "metrics": list(metrics),
@@ -138,7 +136,7 @@ def _payload(history: Recorded, previews: bool, max_bytes: int, metrics: Metrics
     pairs = list(zip(shown, weights.tensors.values(), strict=True))
     if previews:
         room = max_bytes - size - _WORDS
-        taken, unseen = add_patterns(history._index, graph.all_nodes, nodes, room)
+        taken, unseen = add_patterns(run.index, graph.all_nodes, nodes, room)
         missing = values.add_previews(nodes, pairs, room - taken)
         left_out[:0] = [f"previews of {plural(missing, 'tensor')}"] if missing else []
         left_out[:0] = [f"attention patterns of {plural(unseen, 'operation')}"] if unseen else []

@@ -139,6 +139,7 @@ GRAPH: dict[str, Part] = {
         "composite": Key("string | null", 'the function around it that was opened: `"multi_head_attention_forward"`', None),
         "error": Key("string", "of the operation that raised", ""),
         "gradfunc": Key("string | null", "its autograd node", None),
+        "rows": Key("[string, string][]", "list of `[title, text]`: further facts, as `print(operation)` shows them", []),
         "stack": Key("[number, number, string][]", "list of `[file, line, function]`, outermost first", []),
         "source": Key("number", "which of these is the program's own innermost line", -1),
         "python_reads": Key("string[]", 'list of values that Python read: `"__bool__ → True"`', []),

@@ -16,15 +16,15 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.functional import adaptive_avg_pool2d
 
+from .._text import plural
 from .._torch.internals import DisableTorchFunction
 from .._torch.measure import Statistics, dense, real, short, statistics_of
 from .._torch.memory import is_freed
 from .._torch.shapes import shape_of
 from ..errors import InvalidArgument
 from ..graph import Node
-from ..history import Operation
-from ..history.index import Index
-from ..history.printing import plural
+from ..log.index import Index
+from ..log.operation import OperationFacts
 from .document import packed
 from .schema import GRAPH, Plain, lean
 
@@ -294,7 +294,7 @@ class Values:
         for number, (node, plain) in enumerate(zip(self._nodes, plains, strict=True)):
             if not node.operations:
                 continue
-            operation = Operation(self._index, node.operations[0])
+            operation = OperationFacts(self._index, node.operations[0])
             if operation.has_saved_activations and not self._index.log.is_lost(node.operations[0]):
                 plain["saved"] = True
                 value = operation.tensor_contents

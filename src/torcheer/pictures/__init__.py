@@ -1,7 +1,7 @@
 """Pictures of graphs: drawn, or laid out for another library to draw; and the words on them."""
 
-from ..history.printing import human_size as human_size
-from ..history.printing import plural as plural
+from .._text import human_size as human_size
+from .._text import plural as plural
 from .geometry import Rect as Rect
 from .layout import Companions as Companions
 from .layout import LaidOutBox as LaidOutBox

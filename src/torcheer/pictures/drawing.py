@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .._text import human_size, human_time, plural
 from ..errors import InvalidArgument
 from ..graph import Edge, Graph, ModuleBox, Node, add_gradient_edges
-from ..history.printing import human_size, human_time, plural
 from .options import THEMES, Look, LookName, PictureOptions, Style, Theme, Value, ramp_color, readable_ink
 from .views import View
 from .wording import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 import torch
 
@@ -13,8 +13,11 @@ from .._text.colors import COST_RAMPS
 from .._torch.inputs import check_names, is_whole
 from ..errors import InvalidArgument
 from ..graph import ModuleBox, Node
-from ..history import Operation
 from ..log.keys import AnyKey, is_torch_function
+
+if TYPE_CHECKING:
+    from ..history import Operation
+
 
 LookName = Literal[
     "input",

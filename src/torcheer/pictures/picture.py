@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from .._files.files import check_form, file_name, form_of, output_path, write_whole
+from .._text import plural
 from .._text.screen import notebook, open_file
 from ..errors import InvalidArgument
 from ..graph import Graph
-from ..history.printing import plural
 from .columns import in_columns
 from .dot import Places, box_name, dot_text
 from .drawing import Drawing, make_drawing

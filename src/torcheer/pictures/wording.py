@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from .._text import human_size, plural
 from .._torch.shapes import bytes_of
 from ..errors import InvalidArgument
 from ..graph import Edge, Graph, ModuleBox, Node, format_passes
 from ..graph.equal_ports import name_of_place
-from ..history.printing import human_size, plural
 
 _CONVOLUTION = re.compile(r"conv(_transpose)?([123])d")
 _POOL = re.compile(r"(max|avg|lp)_pool([123])d(_with_indices)?")

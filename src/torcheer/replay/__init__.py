@@ -1,5 +1,6 @@
 """Runs a history again from its inputs alone: to prove it, or to see what a change would do."""
 
+from .another_input import first_difference as first_difference
 from .intervention import ReplayInputs as ReplayInputs
 from .intervention import replay as replay
 from .report import Check as Check

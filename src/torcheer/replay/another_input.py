@@ -19,11 +19,12 @@ from .._torch.functions.facts import Origin
 from .._torch.functions.structure import takes_probabilities
 from .._torch.left_as_found import left_as_found
 from .._torch.memory import cloned, is_freed
+from ..capture import run_model
 from ..errors import InvalidArgument, ReplayFailed
-from ..history import History
-from ..history.history import first_difference
-from ..history.keeping import run
+from ..log.index import Index
+from ..log.operation import OperationFacts
 from ..log.records import TEMPLATE, Log, OperationRecord
+from ..log.run import LoggedRun
 from .comparison import Agreement, difference, same_bits
 from .edges import is_plain
 from .machine import given_because, is_uninitialised, run_again
@@ -34,20 +35,20 @@ from .walk import at, tensors_of
 _UNINITIALISED = object()  # stands for an output that is uninitialised memory
 
 
-def try_another_input(history: History, model: Callable[..., Any], arguments: Arguments, agrees: Agreement) -> Check:
+def try_another_input(run: LoggedRun, model: Callable[..., Any], arguments: Arguments, agrees: Agreement) -> Check:
     check = Check("the graph gives what the model gives for another input")
-    check.skipped = _why_not_another(history)
+    check.skipped = _why_not_another(run)
     if check.skipped is None:
         given = tensors_of(arguments, into_objects=True)
         with left_as_found(model, [], given, arguments, []) as undone:  # which the model may reach by another name
             undone.restorer.back_up_everything()
-            _try(check, history, model, arguments, agrees)
+            _try(check, run, model, arguments, agrees)
     return check
 
 
-def _try(check: Check, history: History, model: Callable[..., Any], arguments: Arguments, agrees: Agreement) -> None:
+def _try(check: Check, run: LoggedRun, model: Callable[..., Any], arguments: Arguments, agrees: Agreement) -> None:
     try:
-        changed, inputs = _changed_inputs(history, arguments)
+        changed, inputs = _changed_inputs(run, arguments)
     except Exception as error:  # a user-defined object may raise anything when it is copied
         check.skipped = f"the arguments cannot be copied: {type(error).__name__}"
         return
@@ -56,50 +57,50 @@ def _try(check: Check, history: History, model: Callable[..., Any], arguments: A
         check.skipped = f"no input can be changed: {kept} are left as they are"
         return
     try:
-        expected = run_plainly(model, changed, history._log)
+        expected = run_plainly(model, changed, run.log)
     except Exception as error:  # a model may raise anything for an input it does not take
         check.skipped = f"the model does not take the changed input: {type(error).__name__}"
         return
     try:
-        told = run_again(history._log, inputs, lambda: _Outputs(history))
+        told = run_again(run.log, inputs, lambda: _Outputs(run))
     except ReplayFailed as error:
-        _explain(check, history, model, [arguments, changed], str(error))
+        _explain(check, run, model, [arguments, changed], str(error))
         return
     check.count = len(expected)
     for label, ours, theirs in zip(told.labels, told.values, expected, strict=False):
         if ours is not _UNINITIALISED and not agrees(check, theirs, ours):
-            check.skipped = why_unsteady(model, changed, history._log, expected, agrees)
+            check.skipped = why_unsteady(model, changed, run.log, expected, agrees)
             if check.skipped is not None:
                 return
-            _explain(check, history, model, [arguments, changed], f"{label}: {difference(theirs, ours)}")
+            _explain(check, run, model, [arguments, changed], f"{label}: {difference(theirs, ours)}")
             return
 
 
-def why_not_run(history: History) -> str | None:
+def why_not_run(run: LoggedRun) -> str | None:
     """Why the model is not run again: other processes would have to run it at the same time."""
-    count = history._log.collectives
+    count = run.log.collectives
     return f"{count} collective{'s' * (count != 1)} ran in this pass, in which other processes take part" if count > 0 else None
 
 
-def _why_not_another(history: History) -> str | None:
-    if (why := why_not_run(history)) is not None:
+def _why_not_another(run: LoggedRun) -> str | None:
+    if (why := why_not_run(run)) is not None:
         return why
-    if history.python_reads:
-        return f"values left for Python {len(history.python_reads)} times, and may decide what runs"
-    opaque = Counter(given_because(record) for record in history._log.operations if record.origin is not Origin.SOURCE)
+    if run.log.python_reads:
+        return f"values left for Python {len(run.log.python_reads)} times, and may decide what runs"
+    opaque = Counter(given_because(record) for record in run.log.operations if record.origin is not Origin.SOURCE)
     opaque.pop(None, None)
     return f"{sum(opaque.values())} values were {', '.join(map(str, opaque))}" if opaque else None
 
 
-def _changed_inputs(history: History, arguments: Arguments) -> tuple[Arguments, dict[int, Tensor]]:
+def _changed_inputs(run: LoggedRun, arguments: Arguments) -> tuple[Arguments, dict[int, Tensor]]:
     """The arguments with all inputs changed that may be changed, and the changed inputs by number."""
-    mover = _Mover(history._log)
-    records = [record for record in history._log.operations if record.origin is Origin.INPUT]
+    mover = _Mover(run.log)
+    records = [record for record in run.log.operations if record.origin is Origin.INPUT]
     sides = dict(zip(("args", "kwargs"), arguments, strict=True))
     replaced: dict[int, Tensor] = {}
     numbers: dict[int, Tensor] = {}
     for record in records:
-        for path in history._log.input_paths.get(record.number, ()):
+        for path in run.log.input_paths.get(record.number, ()):
             tensor = at(sides, path)
             if not isinstance(tensor, Tensor) or not is_plain(tensor) or not tensor.is_floating_point() or is_freed(tensor):
                 continue
@@ -173,44 +174,45 @@ class _Mover:
         return value.reshape(-1)[order].reshape(value.shape)
 
 
-def _explain(check: Check, history: History, model: Callable[..., Any], both: list[Arguments], what: str) -> None:
+def _explain(check: Check, run: LoggedRun, model: Callable[..., Any], both: list[Arguments], what: str) -> None:
     """Note a disagreement, unless the model runs other operations on the other input. Logs it with both inputs to tell."""
-    sources = sum(record.origin is Origin.SOURCE for record in history._log.operations)
+    sources = sum(record.origin is Origin.SOURCE for record in run.log.operations)
     if sources:
         check.skipped = f"{sources} values were computed in code torcheer cannot trace, and may depend on the input"
         return
     logs = []
     for arguments in both:
-        logs.append(type(history)(history.model_name, history._options))
-        run(logs[-1], model, arguments, None, backs_up_everything=True)
-    if first_difference(*logs) is not None or not _same_constants(*logs):
+        logs.append(LoggedRun.begin(run.log.title, run.options))
+        run_model(logs[-1], model, arguments, None, backs_up_everything=True)
+    one, other = logs
+    if first_difference(one.index, other.index) is not None or not _same_constants(one.log, other.log):
         check.skipped = "on another input the model runs other operations, or with other sizes"
-    elif not _same_states(*logs):
+    elif not _same_states(one.log, other.log):
         check.skipped = "parameters or buffers were made during the pass, from the input"
     else:
         check.disagree("another input", what)
 
 
-def _same_constants(one: History, other: History) -> bool:
+def _same_constants(one: Log, other: Log) -> bool:
     """Whether the arguments of all calls, apart from tensors, are the same."""
-    pairs = zip(one._log.rows, other._log.rows, strict=True)
+    pairs = zip(one.rows, other.rows, strict=True)
     try:
         return all(bool(a[TEMPLATE] == b[TEMPLATE]) for a, b in pairs)
     except (RuntimeError, ValueError):  # a user-defined __eq__
         return False
 
 
-def _same_states(one: History, other: History) -> bool:
+def _same_states(one: Log, other: Log) -> bool:
     """Whether the parameters and buffers that operations read had the same values in both."""
-    ours, theirs = one._log.states, other._log.states
+    ours, theirs = one.states, other.states
     return len(ours) == len(theirs) and all(same_bits(a.value, b.value) for a, b in zip(ours, theirs, strict=True))
 
 
 class _Outputs:
     """Collects the outputs of a replay."""
 
-    def __init__(self, history: History) -> None:
-        self._history = history
+    def __init__(self, run: LoggedRun) -> None:
+        self._run = run
         self.labels: list[str] = []
         self.values: list[Any] = []
 
@@ -221,9 +223,36 @@ class _Outputs:
         """Nothing to do."""
 
     def after(self, number: int, value: Any) -> Any:
-        record = self._history._log.operations[number]
+        record = self._run.log.operations[number]
         if record.origin is Origin.OUTPUT:
-            self.labels.append(self._history._index.label(number))
+            self.labels.append(self._run.index.label(number))
             kept = cloned(value.detach()) if isinstance(value, Tensor) else value
             self.values.append(_UNINITIALISED if is_uninitialised(record) else kept)
         return value
+
+
+def first_difference(before: Index, after: Index) -> str | None:
+    """The first operation in which two passes differ, in words; None when they ran the same graph."""
+    for position, (a, b) in enumerate(zip(before.operations, after.operations, strict=False)):
+        one, two = before.record(a), after.record(b)
+        label = before.label(a)
+        where = OperationFacts(after, b).source
+        at = f" ({where})" if where is not None else ""
+        if one.function.type != two.function.type:
+            return f"operation {position + 1} was {label}, now {two.function.name!r} ran{at}"
+        ours = [before.positions[p] for p in before.parents(a)]
+        theirs = [after.positions[p] for p in after.parents(b)]
+        if ours != theirs:
+            return f"{label} has other parents than before{at}"
+        if _address(one) != _address(two):
+            return f"{label} ran in module {_address(two)!r}, before it was {_address(one)!r}{at}"
+    count, now = len(before.operations), len(after.operations)
+    if count != now:
+        longer, numbers = (before, before.operations) if count > now else (after, after.operations)
+        first = longer.label(numbers[min(count, now)])
+        return f"it has {now} operations instead of {count}; {first} is the first that only one of them has"
+    return None
+
+
+def _address(record: OperationRecord) -> str | None:
+    return record.module.address if record.module is not None else None

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,13 +26,14 @@ from .._torch.restore_state import WRITTEN_UNSEEN
 from .._torch.shapes import shape_of
 from .._torch.source_code import CodeTable, source_of
 from .._torch.tensor_table import PLAIN_CLASSES, storage_of, storages_of
+from ..analysis.attention import head_axis
 from ..capture import Keeper, Policy
 from ..changes import Change, Given, as_change
 from ..errors import InvalidArgument, ReplayFailed
-from ..history import History, Operation
-from ..history.attention import head_axis
 from ..log.keys import AnyKey, KeyType, Match, parse_key
+from ..log.operation import OperationFacts
 from ..log.records import FACTS, PARENTS, SITE, UNSAVED, Details, Held, OperationRecord, PythonReadRecord, facts_of
+from ..log.run import LoggedRun
 from .comparison import is_close, same_bits
 from .machine import given_because, is_uninitialised, refuse_changed_states, refuse_without_tensors, run_again
 from .reference_run import may_race
@@ -60,9 +61,9 @@ Spans = Mapping[int, Iterable[tuple[int, int]]]  # by operation: from which read
 class Behind:
     """The operations that depend on changed ones: through arguments, and through memory that was written to."""
 
-    def __init__(self, history: History, changed: set[int], spans: Spans) -> None:
-        self._history = history
-        self._log = history._log
+    def __init__(self, run: LoggedRun, changed: set[int], spans: Spans) -> None:
+        self._run = run
+        self._log = run.log
         self._changed = changed
         self.numbers = set(changed)
         details = self._log.details
@@ -121,7 +122,7 @@ class Behind:
         return {number for number, row in enumerate(log.rows) if row[SITE] in sites} if sites else set()
 
     def _failed(self, number: int, what: str) -> ReplayFailed:
-        return failed(self._history, number, f"cannot be worked out again: it {what}. {_ADVICE}")
+        return failed(self._run, number, f"cannot be worked out again: it {what}. {_ADVICE}")
 
 
 def _is_of_tracing(codes: CodeTable, number: int) -> bool:
@@ -146,10 +147,10 @@ def _has_known_parents(record: OperationRecord) -> bool:
     return isinstance(record.value, Tensor) and type(record.value) not in PLAIN_CLASSES  # a wrapper, of the tensors inside it
 
 
-def failed(history: History, number: int, what: str) -> ReplayFailed:
+def failed(run: LoggedRun, number: int, what: str) -> ReplayFailed:
     """The error of an operation, which names it and the line of the program."""
-    record = history._log.operations[number]
-    name = history._index.label(number) if history._index.table.shows(number) else f"{record.function.name} ({number})"
+    record = run.log.operations[number]
+    name = run.index.label(number) if run.index.table.shows(number) else f"{record.function.name} ({number})"
     place = source_of(record.site, record.module)
     error = ReplayFailed(f"{name}{f' ({place})' if place is not None else ''} {what}.")
     error.operation = number
@@ -159,9 +160,9 @@ def failed(history: History, number: int, what: str) -> ReplayFailed:
 class StaleGuard:
     """Watches one replay. Raises where it would go on with what is no longer so."""
 
-    def __init__(self, history: History, behind: Behind, inputs: Mapping[int, Tensor]) -> None:
-        self._history = history
-        self._log = history._log
+    def __init__(self, run: LoggedRun, behind: Behind, inputs: Mapping[int, Tensor]) -> None:
+        self._run = run
+        self._log = run.log
         self._behind = behind.numbers
         self._touched: set[int] = set()  # storages that hold changed values
         self._outside: set[int] = set()  # storages that Python may read without torch
@@ -182,7 +183,7 @@ class StaleGuard:
                 storages = storages_of(tensor)
                 if not self._outside.isdisjoint(storages):
                     raise failed(
-                        self._history,
+                        self._run,
                         record.number,
                         "cannot be run again: it writes what is changed to memory that was handed out, as to NumPy, where the "
                         f"program may have read it. {_ADVICE}",
@@ -209,7 +210,7 @@ class StaleGuard:
         else:
             before = f"{dtype} {shape}"
         raise failed(
-            self._history,
+            self._run,
             number,
             f"cannot be run again: it now has {now}, and {before} was logged. The program may have read the size, and what "
             f"followed from that is not in the log. {_ADVICE}",
@@ -234,7 +235,7 @@ class StaleGuard:
             else ("it depends on something that is not in the log")
         )
         raise failed(
-            self._history, number, f"cannot be run again: it has another value than when it was logged, so {why}. {_ADVICE}"
+            self._run, number, f"cannot be run again: it has another value than when it was logged, so {why}. {_ADVICE}"
         )
 
     def read(self, record: PythonReadRecord, tensors: list[Tensor], *, is_changed: bool) -> None:
@@ -296,34 +297,33 @@ def _count(tensor: Tensor) -> int | None:
 # The graph is the recorded one, whatever the values: a branch that was taken stays taken. The model is not touched.
 
 ReplayInputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]  # one for each input, or by label
-Kind = TypeVar("Kind", bound=History)
 
 
-def replay(history: Kind, inputs: ReplayInputs | None = None, changes: Mapping[KeyType, Given] | None = None) -> Kind:
-    """A new history with other inputs or changed values, and everything downstream of them computed again."""
-    if not history.is_complete:
+def replay(run: LoggedRun, inputs: ReplayInputs | None = None, changes: Mapping[KeyType, Given] | None = None) -> LoggedRun:
+    """A new run with other inputs or changed values, and everything downstream of them computed again."""
+    if not run.log.is_complete:
         raise InvalidArgument("only the history of a pass that ran to its end can be run again.")
-    refuse_without_tensors(history, "run again")
-    refuse_changed_states(history)
-    by_number, spans = _changes(history, changes or {})
-    given = _inputs(history, inputs)
+    refuse_without_tensors(run, "run again")
+    refuse_changed_states(run)
+    by_number, spans = _changes(run, changes or {})
+    given = _inputs(run, inputs)
     started = perf_counter()
     reads = {span.number: [(other.first, other.end) for other in spans if other.number == span.number] for span in spans}
-    behind = Behind(history, {*by_number, *given}, reads)
+    behind = Behind(run, {*by_number, *given}, reads)
     behind.refuse_kept_values()
-    if behind.first is not None and not history._log.comes_again:
-        run_again(history._log, {}, lambda: _Unchanged(history))
-        history._log.comes_again = True
-    told = run_again(history._log, given, lambda: _Rerun(history, by_number, spans, StaleGuard(history, behind, given)))
+    if behind.first is not None and not run.log.comes_again:
+        run_again(run.log, {}, lambda: _Unchanged(run))
+        run.log.comes_again = True
+    told = run_again(run.log, given, lambda: _Rerun(run, by_number, spans, StaleGuard(run, behind, given)))
     told.keeper.settle(set())
     told.log.seconds = {"replay": perf_counter() - started}
     said = ", ".join(key if isinstance(key, str) else str(parse_key(key)) for key in changes or ())
     what = f" with {said} changed" if said else ""
     told.log.notes = [*told.log.notes, f"this is a replay of the recorded graph{what}"]
-    return history._of_log(told.log, history._options)
+    return LoggedRun(told.log, run.options)
 
 
-def _changes(history: History, changes: Mapping[KeyType, Given]) -> tuple[dict[int, Change], dict[_Span, Change]]:
+def _changes(run: LoggedRun, changes: Mapping[KeyType, Given]) -> tuple[dict[int, Change], dict[_Span, Change]]:
     """The change of each operation, and of each value that only some of its readers see changed.
 
     Where two keys mean the same operation, the key that means fewer operations decides.
@@ -331,17 +331,17 @@ def _changes(history: History, changes: Mapping[KeyType, Given]) -> tuple[dict[i
     meant: list[tuple[list[int | _Span], Change]] = []
     for key, given in changes.items():
         change = as_change(given, key)
-        matches = history._lookup.meaning(key).matches
+        matches = run.lookup.meaning(key).matches
         if not matches:
             raise InvalidArgument(f"{key!r} stands for no operation of this history, so there is nothing to change.")
-        meant.append(([_span(history, match) or match.number for match in matches], change))
+        meant.append(([_span(run, match) or match.number for match in matches], change))
     meant.sort(key=lambda pair: -len(pair[0]))
     found = {where: change for places, change in meant for where in places}
     whole = {where: change for where, change in found.items() if isinstance(where, int)}
     return whole, {where: change for where, change in found.items() if isinstance(where, _Span)}
 
 
-def _span(history: History, match: Match) -> _Span | None:
+def _span(run: LoggedRun, match: Match) -> _Span | None:
     """The readers for which a module's input or output is changed; None if these are all readers of the value.
 
     A changed input is seen by the operations inside the module only, a changed output by those after it.
@@ -349,17 +349,17 @@ def _span(history: History, match: Match) -> _Span | None:
     call, number = match.call, match.number
     if call is None:
         return None
-    span = _Span(number, call.first, call.end) if match.is_input else _Span(number, call.end, len(history._log.rows))
-    readers = history._index.children.get(number, ())
+    span = _Span(number, call.first, call.end) if match.is_input else _Span(number, call.end, len(run.log.rows))
+    readers = run.index.children.get(number, ())
     return None if all(span.first <= reader < span.end for reader in readers) else span
 
 
-def _inputs(history: History, inputs: Any) -> dict[int, Tensor]:
-    numbers = [one._number for one in history.inputs]
+def _inputs(run: LoggedRun, inputs: Any) -> dict[int, Tensor]:
+    numbers = run.index.of_origin(Origin.INPUT)
     if inputs is None:
         return {}
     if isinstance(inputs, Mapping):
-        given = {_input_meant(history, key, numbers): value for key, value in inputs.items()}
+        given = {_input_meant(run, key, numbers): value for key, value in inputs.items()}
     else:
         values = list(inputs) if isinstance(inputs, (tuple, list)) else [inputs]
         if len(values) != len(numbers):
@@ -370,18 +370,18 @@ def _inputs(history: History, inputs: Any) -> dict[int, Tensor]:
         given = dict(zip(numbers, values, strict=True))
     for number, value in given.items():
         if not isinstance(value, Tensor):
-            label = history._index.label(number)
+            label = run.index.label(number)
             raise InvalidArgument(f"the input {label} must be a tensor; got {type(value).__name__}: {value!r:.60}.")
     return given
 
 
-def _input_meant(history: History, key: AnyKey, numbers: list[int]) -> int:
+def _input_meant(run: LoggedRun, key: AnyKey, numbers: list[int]) -> int:
     for number in numbers:
-        if ("kwargs", key) in history._log.input_paths.get(number, ()):
+        if ("kwargs", key) in run.log.input_paths.get(number, ()):
             return number
-    meant = history._lookup.meaning(key).numbers
+    meant = run.lookup.meaning(key).numbers
     if len(meant) != 1 or meant[0] not in numbers:
-        labels = ", ".join(history._index.label(number) for number in numbers)
+        labels = ", ".join(run.index.label(number) for number in numbers)
         raise InvalidArgument(
             f"{key!r} is no input of this history; its inputs are {labels or 'none'}. Use changes= for others."
         )
@@ -400,8 +400,8 @@ class _Span:
 class _Unchanged:
     """Raises where a value of the log does not come again though nothing is changed: a replay with a change would be wrong."""
 
-    def __init__(self, history: History) -> None:
-        self._guard = StaleGuard(history, Behind(history, set(), {}), {})
+    def __init__(self, run: LoggedRun) -> None:
+        self._guard = StaleGuard(run, Behind(run, set(), {}), {})
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         pass
@@ -417,9 +417,9 @@ class _Unchanged:
 class _Rerun:
     """Keeps the values of a replay in a log of their own, and changes some on the way."""
 
-    def __init__(self, history: History, changes: dict[int, Change], spans: dict[_Span, Change], guard: StaleGuard) -> None:
+    def __init__(self, run: LoggedRun, changes: dict[int, Change], spans: dict[_Span, Change], guard: StaleGuard) -> None:
         self._guard = guard
-        old = history._log
+        old = run.log
         log = self.log = copy.copy(old)
         log.rows, log.details = list(old.rows), {n: copy.copy(details) for n, details in old.details.items()}
         log.values, log.versions = [UNSAVED] * len(old.rows), [-1] * len(old.rows)
@@ -428,7 +428,7 @@ class _Rerun:
         log.backward = None
         for details in log.details.values():
             details.held = None
-        self._history = history
+        self._run = run
         self._arguments: list[Tensor] = []  # of the call that is being made
         self._storages: set[int | None] = set()  # of the values so far
         self._cut: dict[int | None, str] = {}  # by storage of a view that a change replaced: the label of the view
@@ -483,11 +483,11 @@ class _Rerun:
         record = self._old.operations[number]
         if record.overwritten is not None or not any(value is one for one in self._arguments):
             return
-        readers = [self._old.operations[reader] for reader in self._history._index.children.get(number, ())]
+        readers = [self._old.operations[reader] for reader in self._run.index.children.get(number, ())]
         outputs = sum(reader.origin is Origin.OUTPUT for reader in readers)
         if outputs > 1 or any(reader.parents.count(number) > 1 for reader in readers):
             raise failed(
-                self._history,
+                self._run,
                 number,
                 "cannot be changed in a replay: it handed back the tensor it was given, and the log cannot tell which of "
                 "the two is read later. Change the operation before it, or change it live with torcheer.intervene",
@@ -517,20 +517,20 @@ class _Rerun:
         """What is read instead of `value` in a span."""
         if span not in self._read:
             self._read[span] = self._made(change, span.number, value)
-            label = self._history._index.label(span.number)
+            label = self._run.index.label(span.number)
             self._cut[storage_of(value)] = self._cut[storage_of(self._read[span])] = label
         return self._read[span]
 
     def _made(self, change: Change, number: int, value: Tensor) -> Tensor:
-        heads = head_axis(Operation(self._history._index, number)) if change.heads is not None else None
+        heads = head_axis(OperationFacts(self._run.index, number)) if change.heads is not None else None
         follows = self._follows and value.requires_grad
         with torch.set_grad_enabled(follows):
             given = cloned(value if follows else value.detach())
-            new = cloned(change(given, self._history._index.label(number), heads or ()))
+            new = cloned(change(given, self._run.index.label(number), heads or ()))
         return new if follows else new.detach()
 
     def _changed(self, number: int, value: Tensor) -> Tensor:
-        change, label = self._changes[number], self._history._index.label(number)
+        change, label = self._changes[number], self._run.index.label(number)
         self._refuse_two_names(number, value)
         new = self._made(change, number, value)
         self.log.detail(number).changed = str(change)
@@ -541,7 +541,7 @@ class _Rerun:
                 with torch.set_grad_enabled(new.requires_grad and value.grad_fn is not None):
                     value.copy_(new)
             except RuntimeError as error:
-                raise failed(self._history, number, f"is written in place, and cannot be changed there: {error}") from error
+                raise failed(self._run, number, f"is written in place, and cannot be changed there: {error}") from error
             return value
         if storage in self._storages and storage is not None:
             self._cut[storage] = self._cut[storage_of(new)] = label

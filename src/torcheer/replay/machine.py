@@ -23,8 +23,8 @@ from .._torch.tensor_table import extent, storage_of, storages_of
 from .._torch.thread_state import autocast_as, thread_as_found
 from ..capture import has_bytes
 from ..errors import InvalidArgument, ReplayFailed
-from ..history import History
 from ..log.records import FACTS, FUNCTION, PARENTS, Log, OperationRecord, PythonReadRecord, StateRecord
+from ..log.run import LoggedRun
 from ..log.templates import fill_call
 from .walk import tensors_of
 
@@ -456,33 +456,33 @@ def _default_device() -> torch.device:
         return torch.device("cpu")
 
 
-def refuse_without_tensors(history: History, purpose: str, name: str = "this history") -> None:
+def refuse_without_tensors(run: LoggedRun, purpose: str, name: str = "this history") -> None:
     """Raise if what is kept are not the tensors as they were."""
-    if not history._log.holds_tensors:
+    if not run.log.holds_tensors:
         raise InvalidArgument(
             f"{name} does not hold its tensors as they were, so there is nothing to {purpose}: it was made with "
             "activation_postfunc, or saved with dtype=. Log, or save, without it."
         )
 
 
-def refuse_changed_states(history: History) -> None:
+def refuse_changed_states(run: LoggedRun) -> None:
     """Raise if parameters or buffers are absent, or have changed since the pass was logged."""
-    absent = [state for state in history._log.states if state.is_absent]
+    absent = [state for state in run.log.states if state.is_absent]
     if absent:
         raise InvalidArgument(
-            f"{_names(history, absent)} are not in the file of this history, so it cannot be run again. Load it with "
+            f"{_names(run, absent)} are not in the file of this history, so it cannot be run again. Load it with "
             "model=, or save it with params=True."
         )
-    changed = [state for state in history._log.states if state.is_changed]
+    changed = [state for state in run.log.states if state.is_changed]
     if changed:
         raise InvalidArgument(
-            f"{_names(history, changed)} changed since this history was logged, so it cannot be run again as it was. "
+            f"{_names(run, changed)} changed since this history was logged, so it cannot be run again as it was. "
             "Log again, or restore the weights (by load_state_dict) and log."
         )
 
 
-def _names(history: History, states: list[StateRecord]) -> str:
-    return few((repr(history._index.state_name(state)) for state in states), 3)
+def _names(run: LoggedRun, states: list[StateRecord]) -> str:
+    return few((repr(run.index.state_name(state)) for state in states), 3)
 
 
 def outcome(record: OperationRecord, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -22,8 +22,9 @@ from .._torch.functions.facts import Origin
 from .._torch.memory import is_freed
 from .._torch.source_code import source_of
 from ..errors import InvalidArgument, ReplayFailed
-from ..history import History
+from ..log.operation import OperationFacts
 from ..log.records import MODULE, OperationRecord
+from ..log.run import LoggedRun
 from .another_input import try_another_input, why_not_run
 from .comparison import Agreement, difference, is_close, same_bits
 from .edges import EdgeProver, varies
@@ -34,86 +35,86 @@ from .report import Check, ValidationReport
 from .walk import tensors_of
 
 
-def validate(history: History) -> ValidationReport:
+def validate(run: LoggedRun) -> ValidationReport:
     """Check what a history can prove by itself: its values and its edges."""
-    _refuse_unfit(history)
-    checks, _ = _replay(history)
-    return ValidationReport(history.model_name, history.num_operations, tuple(checks), tuple(history.notes))
+    _refuse_unfit(run)
+    checks, _ = _replay(run)
+    return ValidationReport(run.log.title, len(run.index.operations), tuple(checks), tuple(run.log.notes))
 
 
-def validate_against(history: History, model: Callable[..., Any], arguments: Arguments) -> ValidationReport:
+def validate_against(run: LoggedRun, model: Callable[..., Any], arguments: Arguments) -> ValidationReport:
     """Check a history of `model` against the model itself as well."""
-    _refuse_unfit(history)
-    replayed, agrees = _replay(history)
-    outputs, modules = _compare_with_plain(history, model, arguments, agrees)
-    another = try_another_input(history, model, arguments, agrees)
+    _refuse_unfit(run)
+    replayed, agrees = _replay(run)
+    outputs, modules = _compare_with_plain(run, model, arguments, agrees)
+    another = try_another_input(run, model, arguments, agrees)
     checks = (outputs, *replayed, modules, another)
-    return ValidationReport(history.model_name, history.num_operations, checks, tuple(history.notes))
+    return ValidationReport(run.log.title, len(run.index.operations), checks, tuple(run.log.notes))
 
 
-def _refuse_unfit(history: History) -> None:
-    if not history.is_complete:
+def _refuse_unfit(run: LoggedRun) -> None:
+    if not run.log.is_complete:
         raise InvalidArgument("only the history of a pass that ran to its end can be validated.")
-    refuse_without_tensors(history, "validate")
-    for record in history._log.operations:
+    refuse_without_tensors(run, "validate")
+    for record in run.log.operations:
         is_given = record.origin is Origin.INPUT or given_because(record) is not None
         if is_given and not record.is_saved:
-            if history._options.layers_to_save == "all":
+            if run.options.layers_to_save == "all":
                 raise InvalidArgument(
-                    f"{history._index.label(record.number)} could not be kept: its class of tensors allows neither a view "
+                    f"{run.index.label(record.number)} could not be kept: its class of tensors allows neither a view "
                     "nor a copy. So this history cannot be run again, which validating does."
                 )
             raise InvalidArgument(
                 f"this history did not keep its {record.function.name}s, so it cannot be run again. Log with "
                 "layers_to_save='all', or with 'input' in the list."
             )
-    refuse_changed_states(history)
+    refuse_changed_states(run)
 
 
 # Against the plain model -----------------------------------------------------------------------------------------------
 
 
 def _compare_with_plain(
-    history: History, model: Callable[..., Any], arguments: Arguments, agrees: Agreement
+    run: LoggedRun, model: Callable[..., Any], arguments: Arguments, agrees: Agreement
 ) -> tuple[Check, Check]:
     outputs, modules = Check("outputs equal those of the plain model"), Check("modules hold what plain hooks see")
-    _check_ranges(history, modules)
-    outputs.skipped = why_not_run(history)
+    _check_ranges(run, modules)
+    outputs.skipped = why_not_run(run)
     if outputs.skipped is not None:
         modules.skipped = outputs.skipped if modules.passed else None
         return outputs, modules
-    watch = HookWatch(history._log, modules, agrees, addresses_of(model))
+    watch = HookWatch(run.log, modules, agrees, addresses_of(model))
     with watch.watching():
-        plain = run_plainly(model, arguments, history._log)
+        plain = run_plainly(model, arguments, run.log)
     watch.finish()
-    logged = history.outputs
+    logged = [OperationFacts(run.index, number) for number in run.index.of_origin(Origin.OUTPUT)]
     if len(logged) != len(plain):
         outputs.disagree("the outputs", f"{len(logged)} tensors were logged, the plain model returned {len(plain)}")
     for ours, theirs in zip(logged, plain, strict=False):
         if is_freed(ours._record.value) or is_freed(theirs):
             outputs.exempt["of which the memory was freed"] += 1
-        elif is_uninitialised(history._log.operations[ours._number]):
+        elif is_uninitialised(run.log.operations[ours._number]):
             outputs.exempt["uninitialised memory"] += 1
         elif ours.has_saved_activations:
             outputs.count += 1
             if not agrees(outputs, ours.tensor_contents, theirs):
                 outputs.disagree(ours.label, difference(ours.tensor_contents, theirs), ours.source)
     if not (outputs.passed and modules.passed):
-        why = why_unsteady(model, arguments, history._log, plain, agrees)
+        why = why_unsteady(model, arguments, run.log, plain, agrees)
         for check in (outputs, modules) if why is not None else ():
             check.disagreements.clear()
             check.skipped = why
     return outputs, modules
 
 
-def _check_ranges(history: History, check: Check) -> None:
+def _check_ranges(run: LoggedRun, check: Check) -> None:
     """Every operation lies inside the module call it ran in, and every call inside the one around it."""
-    log = history._log
+    log = run.log
     for number, row in enumerate(log.rows):
         if row[MODULE] >= 0:
             call = log.modules[row[MODULE]]
             if not call.first <= number < call.end:
-                check.disagree(history._index.label(number), f"it did not run inside {call.address}:{call.call}")
+                check.disagree(run.index.label(number), f"it did not run inside {call.address}:{call.call}")
     for call in log.modules:
         outer = call.outer
         if outer is not None and not outer.first <= call.first <= call.end <= outer.end:
@@ -123,14 +124,14 @@ def _check_ranges(history: History, check: Check) -> None:
 # By running it again ---------------------------------------------------------------------------------------------------
 
 
-def _replay(history: History) -> tuple[list[Check], Agreement]:
+def _replay(run: LoggedRun) -> tuple[list[Check], Agreement]:
     """The checks of a replay, and how other values of this history are to be compared."""
     try:
-        told = run_again(history._log, {}, lambda: _Comparing(history))
+        told = run_again(run.log, {}, lambda: _Comparing(run))
     except ReplayFailed as error:
         values = Check("values come again from inputs, parameters and constants alone")
-        record = history._log.operations[error.operation] if error.operation is not None else None
-        where = _label(history, record) if record is not None else "the replay"
+        record = run.log.operations[error.operation] if error.operation is not None else None
+        where = _label(run, record) if record is not None else "the replay"
         values.disagree(where, str(error), source_of(record.site, record.module) if record is not None else None)
         return [values], Agreement()
     return [told.values, told.memory, told.edges], Agreement(told.not_deterministic())
@@ -139,13 +140,13 @@ def _replay(history: History) -> tuple[list[Check], Agreement]:
 class _Comparing:
     """Compares every value of a replay with what was kept, and tries the edges."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, run: LoggedRun) -> None:
         self.values = Check("values come again from inputs, parameters and constants alone")
         self.memory = Check("writes that reach a tensor through other memory are known")
         self.edges = Check("changing an argument changes the result")
-        self._log = history._log
+        self._log = run.log
         self._prover = EdgeProver(self.edges)
-        self._label = partial(_label, history)
+        self._label = partial(_label, run)
         self._memory = MemoryProof(self.memory, self._label)
         self._varied: set[int] = set()  # operations that are not deterministic, or downstream of one that is not
         self._raced: set[int] = set()  # operations with undefined results, or downstream of one
@@ -219,7 +220,7 @@ def _may_vary(record: OperationRecord) -> bool:
     return is_convolution or record.function.is_in(groups.NONDETERMINISTIC)
 
 
-def _label(history: History, record: OperationRecord) -> str:
-    if history._index.table.shows(record.number):
-        return history._index.label(record.number)
+def _label(run: LoggedRun, record: OperationRecord) -> str:
+    if run.index.table.shows(record.number):
+        return run.index.label(record.number)
     return f"{record.function.name} (operation {record.number}, not connected to any output)"

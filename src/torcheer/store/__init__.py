@@ -2,6 +2,6 @@
 
 from .loading import bind as bind
 from .loading import is_history as is_history
-from .loading import load_log as load_log
+from .loading import load_run as load_run
 from .saving import Streaming as Streaming
 from .saving import save_history as save_history

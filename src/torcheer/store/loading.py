@@ -19,8 +19,9 @@ from .._torch.gc_pause import no_collections
 from .._torch.internals import DisableTorchFunction, own_buffers, own_parameters
 from .._torch.shapes import shape_of
 from ..errors import HistoryNotFound, InvalidArgument, ModelMismatch, TorcheerError, UnreadableFile
-from ..history.keeping import Options
+from ..log.options import Options
 from ..log.records import AbsentTensor, Log, RegisteredModule, is_parameter
+from ..log.run import LoggedRun
 from .checking import fields, refuse, text
 from .function_names import Functions
 from .log_parts import fingerprint
@@ -110,8 +111,8 @@ def _difference(absent: AbsentTensor, tensor: Any, is_used: bool) -> str:
 _SMALL = 1 << 20  # bytes that a document may have in any case
 
 
-def load_log(path: Path, functions: Iterable[Any] = ()) -> tuple[Log, Options]:
-    """The log and the options of a saved history. No tensor is read yet."""
+def load_run(path: Path, functions: Iterable[Any] = ()) -> LoggedRun:
+    """A saved run. No tensor is read yet."""
     known = Functions(functions)
     try:
         with no_collections(), DisableTorchFunction(), torch.inference_mode(False):
@@ -119,7 +120,7 @@ def load_log(path: Path, functions: Iterable[Any] = ()) -> tuple[Log, Options]:
             _check_format(file)
             document = _unpacked(file)
             reader = LogReader(document, SavedTensors(file), known)
-            return reader.read(), _options(document.get("options"))
+            return LoggedRun(reader.read(), _options(document.get("options")))
     except FileNotFoundError as error:
         raise HistoryNotFound(f"there is no file {str(path)!r}.") from error
     except OSError as error:

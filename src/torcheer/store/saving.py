@@ -24,10 +24,10 @@ from .._torch.internals import DisableTorchFunction, storage_address, without_tr
 from .._torch.memory import needed_bytes, storage_part, version_of
 from .._torch.shapes import contiguous_strides
 from ..errors import CannotBeSaved, InvalidArgument
-from ..history import History
-from ..history.keeping import LayersToSave, parse_layers_to_save
 from ..log.keys import Key, Text
+from ..log.options import LayersToSave, parse_layers_to_save
 from ..log.records import FACTS, UNSAVED, Log
+from ..log.run import LoggedRun
 from .log_writing import HIDDEN, LogWriter
 from .tensors import Layout, TensorNames, Written, is_spread, refuse_class, touches_each_once, view_of, written_type
 from .values import parts_of
@@ -40,7 +40,7 @@ MOST_SHRUNK = 50  # the most times that a document is longer than its compressed
 
 
 def save_history(
-    history: History,
+    run: LoggedRun,
     path: Path,
     *,
     activations: LayersToSave = "all",
@@ -57,8 +57,8 @@ def save_history(
         raise InvalidArgument(f"dtype is a floating-point type such as torch.float16, or None; got {dtype!r}.")
     with no_collections(), DisableTorchFunction():
         layout = Layout()
-        kept = _chosen(history, activations)
-        document = document_of(history, layout, kept, params=params, gradients=gradients, sources=sources)
+        kept = _chosen(run, activations)
+        document = document_of(run, layout, kept, params=params, gradients=gradients, sources=sources)
         layout.settle()
         if dtype is not None:
             note = f"activations were saved as {str(dtype)[6:]}, which is not what they were"
@@ -66,7 +66,7 @@ def save_history(
             _convert(layout, dtype)
         tensors = {**layout.stored, DOCUMENT: packed(document)}
         with BytesProgress(str(path), sum(tensor.nbytes for tensor in tensors.values())) as progress:
-            write_tensors(path, tensors, metadata(history._log, layout.facts()), "history", progress.reached)
+            write_tensors(path, tensors, metadata(run.log, layout.facts()), "history", progress.reached)
 
 
 def _convert(layout: Layout, dtype: torch.dtype) -> None:
@@ -79,25 +79,25 @@ def _convert(layout: Layout, dtype: torch.dtype) -> None:
             layout.types.pop(name, None)
 
 
-def _chosen(history: History, activations: LayersToSave) -> set[int]:
+def _chosen(run: LoggedRun, activations: LayersToSave) -> set[int]:
     """The operations whose activations are to be saved."""
     wanted = parse_layers_to_save(activations, "activations")
     if wanted == "none":
         return set()
-    log = history._log
+    log = run.log
     if wanted == "modules":
         return {number for call in log.modules for number in call.outputs if number >= 0}
     if isinstance(wanted, Key):
-        return {number for number in history._lookup.meaning(wanted).numbers if number >= 0}
+        return {number for number in run.lookup.meaning(wanted).numbers if number >= 0}
     return set(range(len(log.rows)))
 
 
 def document_of(
-    history: History, tensors: TensorNames, kept: set[int], *, params: bool, gradients: bool, sources: bool
+    run: LoggedRun, tensors: TensorNames, kept: set[int], *, params: bool, gradients: bool, sources: bool
 ) -> dict[str, Any]:
     """The document of a history. Its tensors are given to `tensors`, which names them."""
-    log, index = history._log, history._index
-    names = _names_of(history)
+    log, index = run.log, run.index
+    names = _names_of(run)
 
     def label_of(number: int) -> str:
         if number < 0:
@@ -113,13 +113,13 @@ def document_of(
             for number, details in document["details"]
         ]
     document["first_passes"] = index.table.first_passes
-    document["options"] = _written_options(history)
+    document["options"] = _written_options(run)
     return document
 
 
-def _names_of(history: History) -> dict[int, str]:
+def _names_of(run: LoggedRun) -> dict[int, str]:
     """By operation: its label with its pass, `conv2d_3_7:1`. Orphans have none."""
-    table = history._index.table
+    table = run.index.table
     names: dict[int, str] = {}
     for layer in table.layers:
         label = table.label(layer)
@@ -128,8 +128,8 @@ def _names_of(history: History) -> dict[int, str]:
     return names
 
 
-def _written_options(history: History) -> dict[str, Any]:
-    options = history._options
+def _written_options(run: LoggedRun) -> dict[str, Any]:
+    options = run.options
     wanted = {}
     for name in ("layers_to_save", "save_gradients"):
         value = getattr(options, name)
@@ -308,15 +308,15 @@ class Streaming:
             self._same[name] = known
         return known
 
-    def finish(self, history: History) -> None:
+    def finish(self, run: LoggedRun) -> None:
         """Write everything else of a history, and the header."""
         assert self._writer is not None
-        kept = set(range(len(history._log.rows)))
+        kept = set(range(len(run.log.rows)))
         with no_collections(), DisableTorchFunction():
-            document = document_of(history, self, kept, params=False, gradients=False, sources=True)
+            document = document_of(run, self, kept, params=False, gradients=False, sources=True)
             written = self._writer.add(packed(document))
             named, layout = self._layout()
-            self._writer.finish({**named, DOCUMENT: written}, metadata(history._log, layout))
+            self._writer.finish({**named, DOCUMENT: written}, metadata(run.log, layout))
 
     def _layout(self) -> tuple[dict[str, Place], Json]:
         """The places by name, and what the header says of views, strides, forms and types."""

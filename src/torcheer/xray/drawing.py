@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._cleanup import end_process, kill_process
+from .._text import plural
 from ..errors import DrawingFailed
-from ..history.printing import plural
 from .colors import ScaleName
 from .figures import Displays, figure_of_snapshot, show_png
 from .pacing import Pace

@@ -16,10 +16,12 @@ from torch.nn import Module
 from .._text import did_you_mean
 from .._torch.functions import groups
 from .._torch.internals import compiled_and_disabled_functions, is_compiled, is_of_compiler, may_be_compiled
+from ..analysis.attention import Part, attention_of, is_attention, is_fused
 from ..errors import InvalidArgument, LayerNotFound
-from ..history import Call, History, Operation
-from ..history.attention import Part, attention_of, is_attention, is_fused
+from ..history import Call, ModelHistory, Operation
 from ..log.keys import Match, parse_key
+from ..log.operation import index_of
+from ..log.run import run_of
 from .run import evenly
 
 
@@ -113,7 +115,7 @@ class Found:
     notes: tuple[str, ...] = ()  # what is missing, and why
 
 
-def parse_layers(layers: Any, history: History) -> list[Watch]:
+def parse_layers(layers: Any, history: ModelHistory) -> list[Watch]:
     """What a user gave as `layers`: keys, a dictionary of keys and kinds, or None for the defaults."""
     if layers is None:
         return default_watches(history)
@@ -130,7 +132,7 @@ def parse_layers(layers: Any, history: History) -> list[Watch]:
     return [Watch(name, wanted) for name, wanted in kinds.items()]
 
 
-def _patterns_inside(history: History, name: str) -> list[str]:
+def _patterns_inside(history: ModelHistory, name: str) -> list[str]:
     """The attentions in a module that has several, by name; a watch has one pattern."""
     call, _ = _locate(history, name)
     found = attentions(call.operations) if call is not None else []
@@ -145,7 +147,7 @@ def _keys_and_kinds(layers: Any) -> list[tuple[Any, frozenset[str]]]:
     return [(layers, frozenset(ASKED))]
 
 
-def _names(history: History, key: Any) -> list[str]:
+def _names(history: ModelHistory, key: Any) -> list[str]:
     """The names under which a key's operations are watched: the key itself where it means one operation, else one for each."""
     matches = _matches(history, key)
     if len(matches) > MOST_WATCHED:
@@ -158,9 +160,9 @@ def _names(history: History, key: Any) -> list[str]:
     return [match.name for match in matches]
 
 
-def _matches(history: History, key: Any) -> Sequence[Match]:
+def _matches(history: ModelHistory, key: Any) -> Sequence[Match]:
     try:
-        return parse_key(key).meaning(history._lookup.names).matches
+        return parse_key(key).meaning(run_of(history).lookup.names).matches
     except LayerNotFound as error:
         raise LayerNotFound(f"no layer {key!r} to watch: {error}") from None
 
@@ -176,7 +178,7 @@ def _kinds(name: Any, kinds: Any) -> frozenset[str]:
     return frozenset(kind for kind in given if not isinstance(kinds, Mapping) or kinds[kind])
 
 
-def default_watches(history: History) -> list[Watch]:
+def default_watches(history: ModelHistory) -> list[Watch]:
     """Convolutions with their output and activation, fully connected layers with their activation, or with their output
     where no activation function follows; attention with its pattern, recurrent layers with their output.
 
@@ -203,7 +205,7 @@ def default_watches(history: History) -> list[Watch]:
     return [Watch(name, kinds) for name, kinds in found.items()]
 
 
-def _named(history: History, candidates: list[tuple[Operation, frozenset[str]]]) -> list[tuple[int, str, frozenset[str]]]:
+def _named(history: ModelHistory, candidates: list[tuple[Operation, frozenset[str]]]) -> list[tuple[int, str, frozenset[str]]]:
     """Operations by number, each with a name: of the module it is the only one of its sort in, else its label.
 
     Of one that runs several times some passes, each with a name of its own.
@@ -232,7 +234,7 @@ def _default_kinds(operation: Operation) -> frozenset[str]:
 # Finding ----------------------------------------------------------------------------------------------------------
 
 
-def find(history: History, watch: Watch, *, must_exist: bool = False) -> Found:
+def find(history: ModelHistory, watch: Watch, *, must_exist: bool = False) -> Found:
     """Where a watched layer is in a history; notes say what it lacks. Raises only when asked to."""
     try:
         call, output = _locate(history, watch.name)
@@ -258,11 +260,11 @@ def find(history: History, watch: Watch, *, must_exist: bool = False) -> Found:
     return found
 
 
-def _locate(history: History, name: str) -> tuple[Call | None, Operation]:
+def _locate(history: ModelHistory, name: str) -> tuple[Call | None, Operation]:
     """The module call that a name means, if it is a module's, and the operation whose tensor is its output."""
     match = _matches(history, name)[0]
-    call = Call(history._index, match.call) if match.call is not None else None
-    return call, Operation(history._index, match.number)
+    call = Call(run_of(history).index, match.call) if match.call is not None else None
+    return call, Operation(run_of(history).index, match.number)
 
 
 def _attention(call: Call | None, output: Operation, notes: list[str]) -> Operation | None:
@@ -294,7 +296,7 @@ def activation_after(output: Operation) -> Operation | None:
 
     The search goes on behind operations that only move, normalise, pool or add, and stops at another layer that multiplies.
     """
-    index, start = output._index, output._number
+    index, start = index_of(output), output._number
 
     def onward(operation: Operation) -> list[int]:
         if operation._number != start and not _is_passed_through(operation):
@@ -314,7 +316,9 @@ def core_of(output: Operation) -> Operation | None:
 
     def onward(operation: Operation) -> Iterable[int]:
         is_between = _is_in(operation, groups.ACTIVATIONS) or _is_passed_through(operation)
-        return output._index.parents(operation._number) if is_between and not _is_in(operation, groups.MOVES_CHANNELS) else ()
+        return (
+            index_of(output).parents(operation._number) if is_between and not _is_in(operation, groups.MOVES_CHANNELS) else ()
+        )
 
     return next((operation for operation in _reached(output, onward) if _is_in(operation, _CORES)), None)
 
@@ -326,7 +330,7 @@ def _reached(start: Operation, onward: Callable[[Operation], Iterable[int]]) -> 
     for _ in range(_REACH + 1):
         following: list[int] = []
         for number in waiting:
-            operation = Operation(start._index, number)
+            operation = Operation(index_of(start), number)
             yield operation
             following += [one for one in dict.fromkeys(onward(operation)) if one not in seen]
             seen.update(following)
@@ -350,7 +354,7 @@ def _is_passed_through(operation: Operation) -> bool:
 
 def _activation_module(operation: Operation, output: Operation) -> Operation | None:
     """The output of the activation module that an operation runs in, such as a GELU written out in several operations."""
-    index = operation._index
+    index = index_of(operation)
     call = index.record(operation._number).module
     around = index.record(output._number).module
     while call is not None and call is not around:

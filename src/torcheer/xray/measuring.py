@@ -13,7 +13,8 @@ from torch.nn.parameter import is_lazy
 
 from .._torch.measure import dense, norm, real
 from ..errors import InvalidArgument
-from ..history import History, Operation
+from ..history import ModelHistory, Operation
+from ..log.operation import parents_of
 from .layers import Found, activation_after, can_die, core_of, dimensions_of, has_inputs_first, pattern_of, tensor_of
 from .records import Kind
 from .sampling import Measured
@@ -90,7 +91,7 @@ def input_channels(core: Operation | None) -> int:
     """How many channels the input of a convolution of pictures has; 0 for everything else."""
     if core is None or not dimensions_of(core, core):
         return 0
-    shape = Operation(core._index, next(iter(core._index.parents(core._number)))).tensor_shape
+    shape = parents_of(core)[0].tensor_shape
     return int(shape[-3]) if len(shape) in (3, 4) else 0
 
 
@@ -194,7 +195,7 @@ def layers_with_parameters(model: Module) -> dict[str, list[str]]:
 class Summariser:
     """Reads every layer with parameters of one model."""
 
-    def __init__(self, model: Module, looked: History) -> None:
+    def __init__(self, model: Module, looked: ModelHistory) -> None:
         self._model = model
         self._layers = layers_with_parameters(model)
         self._activations = _activations(looked, self._layers)
@@ -210,7 +211,7 @@ class Summariser:
             if moved is None or (names and all(name in moved or not known[name].requires_grad for name in names))
         }
 
-    def read(self, history: History, gradients: dict[str, Tensor]) -> list[Reading]:
+    def read(self, history: ModelHistory, gradients: dict[str, Tensor]) -> list[Reading]:
         """Every layer as it is now. Gradients that were worked out stand in for those that are missing."""
         known, layers = self._now()
         found_grads = {name: one.grad if one.grad is not None else gradients.get(name) for name, one in known.items()}
@@ -241,7 +242,7 @@ class Summariser:
         known: dict[str, Tensor] = {name: one for name, one in named if not is_lazy(one)}
         return known, {layer: [name for name in names if name in known] for layer, names in self._layers.items()}
 
-    def _activation(self, layer: str, history: History) -> Measured | None:
+    def _activation(self, layer: str, history: ModelHistory) -> Measured | None:
         """What the activation function behind a layer returned, if it ran as it did when the model was first looked at."""
         label, layer_type = self._activations.get(layer, ("", ""))
         if not label:
@@ -257,7 +258,7 @@ class Summariser:
         return Measured(layer, "activation", operation.label, operation.tensor_contents, dimensions_of(core, operation))
 
 
-def _activations(looked: History, layers: Iterable[str]) -> dict[str, tuple[str, str]]:
+def _activations(looked: ModelHistory, layers: Iterable[str]) -> dict[str, tuple[str, str]]:
     """By layer the label and the type of the activation function that consumes what it multiplies."""
     found = {}
     for layer in layers:

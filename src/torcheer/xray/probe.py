@@ -17,8 +17,8 @@ from .._torch.addresses import innermost
 from .._torch.containers import replace_tensors, tensors_in
 from ..api import log_forward_pass
 from ..errors import InvalidArgument
-from ..history.keeping import LayersToSave
-from ..model_history import ModelHistory
+from ..history import ModelHistory
+from ..log.options import LayersToSave
 
 _WHAT_IT_TAKES = (
     "an input is a tensor, a tuple of arguments, a dictionary of named arguments, "

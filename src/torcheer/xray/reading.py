@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._text import plural
 from .._torch.inputs import check_names
 from ..errors import TorcheerError
-from ..history.printing import plural
 from .animation import write_gif, write_strip
 from .colors import ScaleName, check_scale
 from .drawing import Drawer, Drawing

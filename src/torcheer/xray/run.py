@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from .._text import aligned, data_frame
+from .._text import aligned, data_frame, human_size, plural
 from ..errors import InvalidArgument, SnapshotNotFound
-from ..history.printing import human_size, plural
 from ..pictures import dimensions
 from .captions import kept_of, number
 from .records import KINDS, Entry, Kind, Snapshot, Summary, tell

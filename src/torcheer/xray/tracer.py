@@ -18,10 +18,11 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
+from .._text import plural
 from .._torch.containers import find_tensors
 from ..errors import LayerNotFound
 from ..history import Operation
-from ..history.printing import plural
+from ..log.run import run_of
 from .layers import ASKED, activation_after, default_watches
 from .probe import Probe
 
@@ -255,8 +256,8 @@ class ArchitectureTracer:
         }
 
     def _layer(self, key: str) -> Operation:
-        found = self.history._lookup.find(key)
-        return Operation(self.history._index, found.number if found.number is not None else found.layer.passes[0])
+        found = run_of(self.history).lookup.find(key)
+        return Operation(run_of(self.history).index, found.number if found.number is not None else found.layer.passes[0])
 
     def __str__(self) -> str:
         lines = [f"{self.history.model_name}: {plural(len(self.layers), 'layer')}"]

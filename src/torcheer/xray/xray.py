@@ -24,9 +24,8 @@ from .._torch.functions.groups import UNSCALES
 from .._torch.inputs import is_whole
 from ..api import recording
 from ..errors import InvalidArgument, RunMismatch, TorcheerError
-from ..history import History
+from ..history import ModelHistory
 from ..log.keys import AnyKey
-from ..model_history import ModelHistory
 from .drawing import Drawer
 from .layers import CompiledCodeRefusal, Watch, find, parse_layers, refuse_compiled
 from .measuring import Measuring, Summariser, UpdateWatcher
@@ -260,7 +259,7 @@ class Xray(Reader):
         return self._pace.is_due(step)
 
     def _hand_over(
-        self, step: int, history: History, gradients: dict[str, Tensor], loss: str, said_of_outputs: Sequence[str] = ()
+        self, step: int, history: ModelHistory, gradients: dict[str, Tensor], loss: str, said_of_outputs: Sequence[str] = ()
     ) -> None:
         """Take everything that was asked for from a history, and hand it to the writer."""
         assert self._writer is not None

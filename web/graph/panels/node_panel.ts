@@ -188,6 +188,7 @@ function callFacts(node: OpNode): Fact[] {
     ["part of", node.composite],
     ["backward", node.gradfunc],
     ["read by Python", node.python_reads.join(", ")],
+    ...node.rows.map(([title, text]): Fact => [title.toLowerCase(), text]),
   ];
 }
 

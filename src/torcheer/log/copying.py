@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._torch.memory import FREED, has_memory
 from ..errors import NotPicklable
-from ..log.records import Details, Held, Log, was_overwritten
+from .records import Details, Held, Log, was_overwritten
 
 _LISTS = (
     *("rows", "values", "versions", "details", "functions", "sites", "states", "modules", "registered"),

@@ -21,17 +21,16 @@ from .._torch.functions.names import label_type
 from ..errors import AmbiguousKey, InvalidArgument, LayerNotFound
 from ..log.keys import AnyKey, Key, Meaning, Position, Several, Text, end_of, is_torch_function, of_calls, parse_key
 from ..log.labels import LayerEntry, LayerTable
-from ..log.records import FUNCTION, ClassNames, Log, ModuleCall, is_kind_of
 from .index import Index
+from .records import FUNCTION, ClassNames, Log, ModuleCall, is_kind_of
 
 
 class IndexNames:
     """The labels, addresses and types of a recording. See `torcheer.log.keys.Names`."""
 
-    def __init__(self, index: Index, operation: Callable[[Index, int], Any] | None = None) -> None:
+    def __init__(self, index: Index) -> None:
         self._table: LayerTable = index.table
         self._index = weakref.ref(index)
-        self._operation = operation
         self._numbers = range(index.length)
         self._calls = index.calls
         self._registered = index.log.registered
@@ -89,13 +88,13 @@ class IndexNames:
         return [n for n in self._numbers if log.rows[n][FUNCTION] in fitting and self.shows(n)]
 
     def operations(self) -> Iterator[tuple[int, Any]]:
-        index, make = self._index(), self._operation
-        if index is None or make is None:
+        index = self._index()
+        if index is None:
             raise InvalidArgument(
                 "a function of an operation needs the history that this graph was made from, which is gone. "
                 "Keep the history, or use another key."
             )
-        return ((number, make(index, number)) for number in index.operations)
+        return ((number, Index.operation(index, number)) for number in index.operations)
 
     # What can be typed ------------------------------------------------------------------------------------------------
 
@@ -154,9 +153,9 @@ class Found:
 class Lookup:
     """Resolves keys for one state of a history."""
 
-    def __init__(self, index: Index, operation: Callable[[Index, int], Any] | None = None) -> None:
+    def __init__(self, index: Index) -> None:
         self.index = index
-        self.names = IndexNames(index, operation)
+        self.names = IndexNames(index)
         self._table = index.table
 
     def meaning(self, key: Any) -> Meaning:

@@ -7,48 +7,35 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 
+from .._text import nearest
 from .._torch.functions.facts import Origin
 from .._torch.memory import is_freed
 from .._torch.shapes import bytes_of
-from ..errors import ParameterChanged, ParameterNotSaved
+from ..errors import LayerNotFound, ParameterChanged, ParameterNotSaved
 from ..log.labels import LayerEntry, LayerTable
 from ..log.layers import CallCounts, holders_of_parameters, input_descendants, output_ancestors
-from ..log.records import FUNCTION, PARENTS, Log, ModuleCall, OperationRecord, RegisteredModule, StateRecord
 from .copying import copy_of_log, refuse_pickling
-
-if TYPE_CHECKING:
-    from .layer import Layer
-    from .module import Module
-
+from .records import FUNCTION, PARENTS, Log, ModuleCall, OperationRecord, RegisteredModule, StateRecord
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, slots=True)
-class Makers:
-    """The classes that users hold and functions of an index, passed in because their files import this one."""
-
-    layer: Callable[[Index, LayerEntry], Layer]
-    module: Callable[[Index, RegisteredModule], Module]
-    flops: Callable[[Index], Mapping[int, int | None]]  # of every operation; None where no formula is known
-    draw: Callable[[Index, Any, str | None, Mapping[str, Any]], Any] | None = None  # to a path, in a format, with options
-
-
 class Index:
     """Everything derived from one state of a log."""
 
-    def __init__(self, log: Log, table: LayerTable, makers: Makers) -> None:
+    # What a key that is a function gets of an operation. `torcheer.history`, which stands above this package, sets it.
+    operation: ClassVar[Callable[[Any, int], Any]]
+
+    def __init__(self, log: Log, table: LayerTable) -> None:
         self.log = log
         self.table = table
-        self.makers = makers
         self.length = len(log.rows)
         self.module_count = len(log.modules)
         self.is_complete = log.is_complete
@@ -59,7 +46,7 @@ class Index:
         """An index with the same labels and its own kept tensors, for a copy of a layer, an operation or a module."""
         table = copy.copy(self.table)
         table.log = copy_of_log(self.log, memo)
-        return Index(table.log, table, self.makers)
+        return Index(table.log, table)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         refuse_pickling("part of a ModelHistory")
@@ -97,23 +84,26 @@ class Index:
         shape, dtype, _ = self.log.operations[number].facts
         return bytes_of(shape, dtype)
 
+    def of_origin(self, origin: Origin) -> list[int]:
+        """The visible operations of one origin: inputs, outputs, sources."""
+        wanted = {place for place, function in enumerate(self.log.functions) if function.origin is origin}
+        return [number for number in self.operations if self.log.rows[number][FUNCTION] in wanted]
+
     @cached_property
     def outputs(self) -> frozenset[int]:
         """The operations that stand for what the model returned."""
-        marker = {number for number, function in enumerate(self.log.functions) if function.origin is Origin.OUTPUT}
-        return frozenset(number for number in self.operations if self.log.rows[number][FUNCTION] in marker)
+        return frozenset(self.of_origin(Origin.OUTPUT))
 
-    @cached_property
-    def flops(self) -> Mapping[int, int | None]:
-        """The floating-point operations of each operation; None where no formula is known."""
-        return self.makers.flops(self)
+    def shown(self, numbers: Iterable[int]) -> list[int]:
+        """The visible operations among these numbers, each once."""
+        return [number for number in dict.fromkeys(numbers) if self.table.shows(number)]
 
     def parents(self, number: int) -> list[int]:
         """The visible operations this one depends on, each once."""
         found = self.log.rows[number][PARENTS:]
         if number in self.log.details:
             found += self.log.details[number].also
-        return list(dict.fromkeys([parent for parent in found if self.table.shows(parent)]))
+        return self.shown(found)
 
     @cached_property
     def children(self) -> dict[int, list[int]]:
@@ -197,6 +187,14 @@ class Index:
     def first_addresses(self) -> dict[str, str]:
         """For modules with several addresses: the first address, by each of the others."""
         return {other: address for address, module in self.log.registered.items() for other in module.other_addresses}
+
+    def address_of_module(self, key: Any) -> str:
+        """The first address of the module that any of its addresses names."""
+        address = self.first_addresses.get(key, key) if isinstance(key, str) else key
+        if isinstance(address, str) and address in self.log.registered:
+            return address
+        hint = nearest(key, self.log.registered)
+        raise LayerNotFound(f"no module is called {key!r}: this history has {len(self.log.registered)} modules.{hint}")
 
     @cached_property
     def holders(self) -> set[str]:

@@ -1,31 +1,21 @@
-"""Calls user-given predicates of an operation while the model still runs.
-
-Shape, type, module and arguments of an operation are final as soon as it ran. Its label, its children and its distance from
-an output are not: a predicate that read one of these is called again when the pass is over, and until then the tensor is kept.
-"""
+"""Runs a model once, records it into a log, and keeps the values that were asked for."""
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, get_args
-
-import torch
-from torch import Tensor
+from typing import Any, cast
 
 from .._text import few
 from .._torch.containers import Arguments
 from .._torch.functions.facts import Origin, TorchFunction
-from .._torch.inputs import check_names, explained
+from .._torch.inputs import explained
 from .._torch.internals import is_of_compiler, may_be_compiled
 from .._torch.randomness import RandomState
-from ..capture import Policy, Session, Sink, taking, warn_if_empty
 from ..errors import InvalidArgument, LayerNotFound, UnseenWork, UnseenWorkWarning, put_on
+from ..log.index import Index
 from ..log.keys import (
-    AnyKey,
     Key,
     OfClass,
     OfFunction,
@@ -38,20 +28,22 @@ from ..log.keys import (
     find_address,
     fitting_glob,
     glob_pattern,
-    parse_key,
     readings,
 )
-from ..log.labels import DEFAULT_FORMAT, check_format
+from ..log.labels import DEFAULT_FORMAT
 from ..log.layers import Owners
+from ..log.lookup import layer_type_of
 from ..log.records import LOST, UNSAVED, Held, Log, ModuleCall, OperationRecord, is_kind_of
-from .index import Index
-from .lookup import layer_type_of
-from .operation import Operation
-from .printing import describe_failure
+from ..log.run import LoggedRun
+from .keeper import Policy, Sink, taking
+from .refusals import warn_if_empty
+from .session import Session
 
-if TYPE_CHECKING:
-    from .history import History
-
+# Calls functions of an operation, given as keys, while the model still runs.
+#
+# Shape, type, module and arguments of an operation are final as soon as it ran. Its label, its children and its distance
+# from an output are not: a function that read one of these is called again when the pass is over, and until then the tensor
+# is kept.
 
 # The attributes of an index that are final while a recording grows.
 _FINAL = frozenset({"tensor_bytes", "state", "state_behind", "state_name", "state_names"})
@@ -60,11 +52,11 @@ _FINAL = frozenset({"tensor_bytes", "state", "state_behind", "state_name", "stat
 class _EarlyIndex:
     """The index of an unfinished recording. It notes when it is asked for something that is decided at the end of the pass."""
 
-    def __init__(self, history: History) -> None:
-        self.log = history._log
+    def __init__(self, run: LoggedRun) -> None:
+        self.log = run.log
         self.is_unsure = False
-        self._history = history
-        self._so_far = Index(history._log, history._growing, history._makers)
+        self._run = run
+        self._so_far = run.index_so_far()
 
     def record(self, number: int) -> OperationRecord:
         return self.log.operations[number]
@@ -73,14 +65,14 @@ class _EarlyIndex:
         if name in _FINAL:
             return getattr(self._so_far, name)
         self.is_unsure = True
-        return getattr(self._history._index, name)
+        return getattr(self._run.index, name)
 
 
 class EarlyAnswers:
     """The answers that predicates gave while the model ran."""
 
-    def __init__(self, history: History) -> None:
-        self._history = history
+    def __init__(self, run: LoggedRun) -> None:
+        self._run = run
         self._index: _EarlyIndex | None = None
         self._answers: dict[int, dict[int, bool]] = {}  # by id of the function, which the key keeps alive
 
@@ -88,10 +80,10 @@ class EarlyAnswers:
         """Whether to keep an operation. True also where the predicate must be asked again at the end."""
         index = self._index
         if index is None:
-            index = self._index = _EarlyIndex(self._history)
+            index = self._index = _EarlyIndex(self._run)
         index.is_unsure = False
         try:
-            answer = bool(predicate(Operation(cast(Index, index), number)))
+            answer = bool(predicate(Index.operation(cast(Index, index), number)))
         except Exception:
             if index.is_unsure:  # what it needs may be there at the end
                 return True
@@ -106,8 +98,8 @@ class EarlyAnswers:
         known = self._answers.get(id(predicate), {})
         self._index = None
 
-        def settled(operation: Operation) -> bool:
-            answer = known.get(operation._number)
+        def settled(operation: Any) -> bool:
+            answer = known.get(operation.number)
             return bool(predicate(operation)) if answer is None else answer
 
         return settled
@@ -119,23 +111,6 @@ class EarlyAnswers:
 # end of the pass (positions from the end, slices) everything is kept by reference and released then. Whether an
 # operation is an orphan, or a later pass of a layer, is known only at the end; until then a key is matched against
 # every number the operation may get.
-
-LayersToSave = AnyKey | None
-
-_WORDS = ("all", "none", "modules")
-
-
-def parse_layers_to_save(wanted: LayersToSave, option: str = "layers_to_save") -> str | Key:
-    """`layers_to_save`, or an option that takes the same, as `'all'`, `'none'`, `'modules'`, or a key."""
-    if wanted is None:
-        return "none"
-    if isinstance(wanted, str) and wanted.lower() in _WORDS:
-        return wanted.lower()
-    try:
-        key = parse_key(wanted)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"{option} must be 'all', 'none', 'modules', or a key: {error}") from None
-    return "none" if isinstance(key, Several) and not key.keys else key
 
 
 class Nothing:
@@ -336,98 +311,17 @@ class Numbering:
         return of_type, overall
 
 
-# The options that every way of logging takes: named and typed once, checked once.
-
-Unseen = Literal["warn", "raise", "ignore"]
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-class LogOptions(TypedDict, total=False):
-    """The options as named arguments; `log_forward_pass` says what each of them does."""
-
-    layers_to_save: LayersToSave
-    output_device: torch.device | str | None
-    activation_postfunc: Callable[[Tensor], object] | None
-    save_gradients: bool | LayersToSave
-    time_on_device: bool
-    keep_orphans: bool
-    layer_label_format: str
-    unseen: Unseen
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of one recording, with their defaults."""
-
-    layers_to_save: LayersToSave = "all"
-    output_device: torch.device | str | None = None
-    activation_postfunc: Callable[[Tensor], object] | None = None
-    save_gradients: bool | LayersToSave = False
-    time_on_device: bool = False
-    keep_orphans: bool = False
-    layer_label_format: str = DEFAULT_FORMAT
-    unseen: Unseen = "warn"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "layers_to_save", parse_layers_to_save(self.layers_to_save))
-        wanted = self.save_gradients
-        if isinstance(wanted, bool):
-            wanted = "all" if wanted else "none"
-        object.__setattr__(self, "save_gradients", parse_layers_to_save(wanted, "save_gradients"))
-        check_format(self.layer_label_format)
-        for name in ("time_on_device", "keep_orphans"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidArgument(f"{name} is True or False; got {getattr(self, name)!r}.")
-        _check_device(self.output_device)
-        if self.unseen not in get_args(Unseen):
-            raise InvalidArgument(f"unseen is one of {', '.join(map(repr, get_args(Unseen)))}; got {self.unseen!r}.")
-        if self.activation_postfunc is not None and not callable(self.activation_postfunc):
-            raise InvalidArgument(f"activation_postfunc must be a function of a tensor; got {self.activation_postfunc!r}.")
-
-
-def _check_device(device: Any) -> None:
-    try:
-        if device is not None:
-            torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InvalidArgument(f"output_device is a device of this machine, such as 'cpu'; got {device!r}: {reason}") from None
-
-
-def read_options(given: LogOptions, call: str, *others: str) -> Options:
-    """The options that were given to `call`, whose own arguments are `others`."""
-    check_log_options(given, call, *others)
-    return Options(**given)
-
-
-def check_log_options(given: LogOptions, call: str, *others: str) -> None:
-    """Raise if a name that was given to `call` is neither an option nor one of its own arguments."""
-    check_names(given, [*others, *(field.name for field in fields(Options))], f"{call} takes")
-
-
-def shows_options(function: _Function) -> _Function:
-    """Give a function that takes `**options` a signature that names them, for `help` and notebooks."""
-    signature = inspect.signature(function)
-    own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    named = [
-        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
-        for field in fields(Options)
-    ]
-    function.__signature__ = signature.replace(parameters=[*own, *named])  # type: ignore[attr-defined]  # functions take attributes
-    return function
-
-
-# Fills a history: runs a session that records into it, and afterwards releases what was not asked for.
+# Runs a model once in a session, and afterwards releases what was not asked for.
 
 
 def open_session(
-    history: History, outermost: CodeType | None = None, *, backs_up_everything: bool = False, sink: Sink | None = None
+    run: LoggedRun, outermost: CodeType | None = None, *, backs_up_everything: bool = False, sink: Sink | None = None
 ) -> Session:
-    """A session that writes into `history`, and its tensors into a `sink`, if there is one."""
-    options = history._options
-    policy = Policy(_selection(history, options), taking(options.output_device, options.activation_postfunc), sink)
+    """A session that writes into the log of `run`, and its tensors into a `sink`, if there is one."""
+    options = run.options
+    policy = Policy(_selection(run), taking(options.output_device, options.activation_postfunc), sink)
     return Session(
-        history._log,
+        run.log,
         policy,
         outermost,
         time_on_device=options.time_on_device,
@@ -442,8 +336,8 @@ _COMPILER_CAME = (
 )
 
 
-def run(
-    history: History,
+def run_model(
+    run: LoggedRun,
     model: Callable[..., Any],
     arguments: Arguments,
     random_seed: int | None,
@@ -453,13 +347,15 @@ def run(
     call: str = "log_forward_pass",
     sink: Sink | None = None,
 ) -> Session:
-    """Run `model` once on arguments that `inputs.as_arguments` made, and record it into `history`. Returns the session, closed.
+    """Run `model` once on arguments that `inputs.as_arguments` made, and record it into the log of `run`.
+
+    Returns the session, closed.
 
     With `backs_up_everything` all tensors are copied first, so that writes of code that cannot be watched are undone, too.
     `call` is the function of ours that the user called, for errors.
     """
     _check_seed(random_seed, random_state)
-    session = open_session(history, backs_up_everything=backs_up_everything, sink=sink)
+    session = open_session(run, backs_up_everything=backs_up_everything, sink=sink)
     had_compiler, is_retried = may_be_compiled(), False
     with explained(model, arguments, call):
         try:
@@ -467,47 +363,47 @@ def run(
         except BaseException as error:
             is_retried = not had_compiler and is_of_compiler(error) and sink is None
             if not is_retried:
-                explain(history, error)
+                explain(run, error)
                 if not had_compiler and is_of_compiler(error):
                     put_on(error, _COMPILER_CAME)
                 raise
     if is_retried:  # the compiler is known now, and is told to stay out
-        history._begin(history.model_name)
-        return run(history, model, arguments, random_seed, random_state, backs_up_everything=backs_up_everything, call=call)
-    finish(history, session)
-    if not history._options.keep_orphans:
-        warn_if_empty(history._log)
+        run.begin_again()
+        return run_model(run, model, arguments, random_seed, random_state, backs_up_everything=backs_up_everything, call=call)
+    finish(run, session)
+    if not run.options.keep_orphans:
+        warn_if_empty(run.log)
     return session
 
 
-def finish(history: History, session: Session) -> None:
+def finish(run: LoggedRun, session: Session) -> None:
     """Raise for unseen work with `unseen="raise"`. Release activations and gradients that turned out not to be meant."""
-    unseen = session.recorder.unseen.message or _unseen_writes(history, session)
-    if unseen and history._options.unseen == "raise":
+    unseen = session.recorder.unseen.message or _unseen_writes(run, session)
+    if unseen and run.options.unseen == "raise":
         error = UnseenWork(f"{unseen} unseen='ignore' logs it all the same.")
-        error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
+        error.history = run.history  # type: ignore[attr-defined]  # what the pass logged is not lost
         raise error
-    _release_gradients(history)
-    wanted, selection = history._options.layers_to_save, session.keeper.selection
+    _release_gradients(run)
+    wanted, selection = run.options.layers_to_save, session.keeper.selection
     if not isinstance(wanted, Key) or not isinstance(selection, Keyed):
         return
-    numbers = _numbers_meant(history, selection.settled(wanted))
-    log = history._log
+    numbers = _numbers_meant(run, selection.settled(wanted))
+    log = run.log
     for number in numbers:
         if number >= 0:
             _hold_arguments(log, number, numbers)
     if log.backward is not None:
-        numbers |= set(history._index.outputs)  # for the user to run backward from
+        numbers |= set(run.index.outputs)  # for the user to run backward from
     for number in range(len(log.rows)):
         if number not in numbers:
             log.forget(number)
 
 
-def _unseen_writes(history: History, session: Session) -> str:
+def _unseen_writes(run: LoggedRun, session: Session) -> str:
     """A sentence on tensors that unwatched code wrote to. It is noted and warned of where `restorer` did not do so already."""
-    log, restorer = history._log, session.recorder.restorer
+    log, restorer = run.log, session.recorder.restorer
     overwritten = [number for number in sorted(log.overwritten()) if log.versions[number] != LOST]
-    names = [history._index.label(number) for number in overwritten if history._index.table.shows(number)]
+    names = [run.index.label(number) for number in overwritten if run.index.table.shows(number)]
     told = restorer.written_unseen if restorer is not None else []
     if not names and not told:
         return ""
@@ -516,31 +412,31 @@ def _unseen_writes(history: History, session: Session) -> str:
         "extension, so that is missing from this history. Run the model on one thread to log all of it."
     )
     if names:
-        history._log.notes.append(message)
-        if history._options.unseen == "warn":
+        run.log.notes.append(message)
+        if run.options.unseen == "warn":
             warnings.warn(message, UnseenWorkWarning, stacklevel=3)
     return message
 
 
-def _numbers_meant(history: History, key: Key) -> set[int]:
+def _numbers_meant(run: LoggedRun, key: Key) -> set[int]:
     try:
-        return set(history._lookup.meaning(key).numbers)
+        return set(run.lookup.meaning(key).numbers)
     except LayerNotFound as error:
-        error.history = history  # type: ignore[attr-defined]  # what the pass logged is not lost
+        error.history = run.history  # type: ignore[attr-defined]  # what the pass logged is not lost
         raise
 
 
-def _release_gradients(history: History) -> None:
+def _release_gradients(run: LoggedRun) -> None:
     """Keep only the gradients that were asked for, of later backward passes too."""
-    backward, wanted = history._log.backward, history._options.save_gradients
+    backward, wanted = run.log.backward, run.options.save_gradients
     if backward is None or wanted == "all":
         return
-    log = history._log
+    log = run.log
     if wanted == "modules":
         numbers = {number for call in log.modules for number in call.outputs}
     else:
         assert isinstance(wanted, Key)
-        numbers = _numbers_meant(history, wanted)
+        numbers = _numbers_meant(run, wanted)
     made = {log.operations[n].parents[0] for n in numbers if n >= 0 and log.operations[n].origin is Origin.OUTPUT}
     backward.only(numbers | made)  # an output is the tensor some operation made
 
@@ -558,16 +454,16 @@ def _hold_arguments(log: Log, number: int, kept: set[int]) -> None:
         log.detail(number).held = held
 
 
-def explain(history: History, error: BaseException) -> None:
+def explain(run: LoggedRun, error: BaseException) -> None:
     """Put the partial history on the error, and a note that says where it was raised."""
-    failure = history._log.failure
-    where = f"raised in {describe_failure(failure).splitlines()[0]}. " if failure is not None else ""
+    failure = run.log.failure
+    where = f"raised in {failure.in_words().splitlines()[0]}. " if failure is not None else ""
     note = f"torcheer: {where}The partial history is on this exception, as error.history."
-    put_on(error, note, history=history)
+    put_on(error, note, history=run.history)
 
 
-def _selection(history: History, options: Options) -> Any:
-    wanted = options.layers_to_save
+def _selection(run: LoggedRun) -> Any:
+    wanted = run.options.layers_to_save
     if wanted == "all":
         return None
     if wanted == "none":
@@ -575,7 +471,7 @@ def _selection(history: History, options: Options) -> Any:
     if wanted == "modules":
         return LeavingModules()
     assert isinstance(wanted, Key)
-    return Keyed(history._log, wanted, EarlyAnswers(history), options.layer_label_format == DEFAULT_FORMAT)
+    return Keyed(run.log, wanted, EarlyAnswers(run), run.options.layer_label_format == DEFAULT_FORMAT)
 
 
 def _check_seed(seed: Any, state: Any) -> None:

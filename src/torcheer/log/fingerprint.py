@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .history import History
-
+from .index import Index
 
 _FORM = re.compile(r"(\d+)-([0-9a-f]{32})(?:-([0-9a-f]{8})([0-9a-f]{8})([0-9a-f]{8}))?")
 _PARTS = ("the functions it runs", "the shapes", "what each operation is computed from")
 
 
-def fingerprint_of(history: History) -> str:
+def fingerprint_of(index: Index) -> str:
     """The number of operations, a hash of the whole structure, and one of each part: functions, shapes, wiring."""
-    index = history._index
     digest = hashlib.sha256()
     parts = [hashlib.sha256() for _ in _PARTS]
     states: dict[int, int] = {}  # parameters are known by their order of use, so that sharing one counts

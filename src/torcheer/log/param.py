@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from .._torch.internals import DisableTorchFunction
-from ..log.records import AbsentTensor, is_parameter
 from .index import Index
+from .records import AbsentTensor, RegisteredModule, is_parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,22 @@ def describe_param(index: Index, name: str, tensor: Tensor) -> Param:
         is_unknown = value.is_uninitialized if type(value) is AbsentTensor else is_lazy(tensor)
         shape = tuple(tensor.shape) if not is_unknown else (0,)
         return Param(name, shape, tensor.dtype, tensor.requires_grad, is_buffer, others, is_unknown)
+
+
+def own_params(index: Index, address: str) -> list[Param]:
+    """The parameters that a module registers itself."""
+    module = index.log.registered[address]
+    return _named(index, module, module.parameters)
+
+
+def own_buffers(index: Index, address: str) -> list[Param]:
+    """The buffers that a module registers itself."""
+    module = index.log.registered[address]
+    return _named(index, module, module.buffers)
+
+
+def _named(index: Index, module: RegisteredModule, states: Mapping[str, Tensor | None]) -> list[Param]:
+    return [describe_param(index, module.full_name(name), tensor) for name, tensor in states.items() if tensor is not None]
 
 
 def not_counted(params: Iterable[Param], counted: set[str]) -> list[Param]:

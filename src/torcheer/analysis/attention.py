@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,11 +24,8 @@ from .._torch.internals import DisableTorchFunction, seen_by
 from .._torch.shapes import RaggedShape
 from ..changes import HeadAxis
 from ..errors import InvalidArgument, LayerNotFound
+from ..log.operation import OperationFacts, children_of, index_of, parents_of
 from ..log.templates import fill_call
-
-if TYPE_CHECKING:
-    from .operation import Operation
-
 
 # Finds attention that is written out, `softmax(q @ k.mT) @ v`, and how many heads it has where they share a
 # dimension.
@@ -42,29 +38,27 @@ _BETWEEN = groups.BETWEEN_LAYERS | frozenset(
     {"masked_fill", "where", "clamp", "nan_to_num", "tanh", "getitem", "maximum", "max"}
 )
 _REACH_TO_PRODUCT = 8  # the most operations between softmax and product
-_Neighbours = Callable[["Operation"], "list[Operation]"]
-_PARENTS: _Neighbours = attrgetter("parents")
-_CHILDREN: _Neighbours = attrgetter("children")
+_Neighbours = Callable[[OperationFacts], list[OperationFacts]]
 
 
-def is_written_out(operation: Operation) -> bool:
+def is_written_out(operation: OperationFacts) -> bool:
     """Whether it is the softmax of a product of two activations, and is itself multiplied with an activation."""
     if not operation._record.function.is_in(_SOFTMAX) or len(operation.tensor_shape or ()) < 2:
         return False
     return scoring(operation) is not None and weighing(operation) is not None
 
 
-def scoring(operation: Operation) -> Operation | None:
+def scoring(operation: OperationFacts) -> OperationFacts | None:
     """The product that a softmax got its scores from."""
-    return next((one for one in _around(operation, _PARENTS) if is_product(one)), None)
+    return next((one for one in _around(operation, parents_of) if is_product(one)), None)
 
 
-def weighing(operation: Operation) -> Operation | None:
+def weighing(operation: OperationFacts) -> OperationFacts | None:
     """The product in which a pattern weighs values."""
-    return next((one for one in _around(operation, _CHILDREN) if is_product(one)), None)
+    return next((one for one in _around(operation, children_of) if is_product(one)), None)
 
 
-def is_product(operation: Operation) -> bool:
+def is_product(operation: OperationFacts) -> bool:
     """Whether two activations are multiplied as matrices."""
     return operation._record.function.is_in(_PRODUCTS) and not operation.parent_params
 
@@ -76,17 +70,17 @@ def einsum_terms(equation: str) -> list[str] | None:
     return terms if arrow and len(terms) == 3 and "." not in equation else None
 
 
-def is_rearranging(operation: Operation) -> bool:
+def is_rearranging(operation: OperationFacts) -> bool:
     """Whether it only moves elements: views, reshapes, copies."""
     function = operation._record.function
     return function.is_view or function.is_in(groups.RESHAPES) or function.is_in(groups.COPIES)
 
 
 def _around(
-    operation: Operation, following: _Neighbours, goes_through: Callable[[Operation], bool] | None = None
-) -> list[Operation]:
+    operation: OperationFacts, following: _Neighbours, goes_through: Callable[[OperationFacts], bool] | None = None
+) -> list[OperationFacts]:
     """The operations before or after one, nearest first, up to those that do more than to move or scale elements."""
-    found: dict[Operation, None] = {}
+    found: dict[OperationFacts, None] = {}
     waiting = following(operation)
     for _ in range(_REACH_TO_PRODUCT):
         new = [one for one in dict.fromkeys(waiting) if one not in found]
@@ -95,14 +89,14 @@ def _around(
     return list(found)
 
 
-def _leaves_positions(operation: Operation) -> bool:
+def _leaves_positions(operation: OperationFacts) -> bool:
     return operation._record.function.is_in(_BETWEEN) or is_rearranging(operation)
 
 
 # How many heads ---------------------------------------------------------------------------------------------------------
 
 
-def head_count(operation: Operation) -> int:
+def head_count(operation: OperationFacts) -> int:
     """How many heads attention has, also where batch and heads are one dimension, (batch × heads, queries, keys).
 
     Views of these tensors, or the tensors they are views of, tell: one is (batch, heads, …), or has all heads side by side in
@@ -114,7 +108,7 @@ def head_count(operation: Operation) -> int:
         return int(shape[1])
     if len(shape) != 3:
         return 1
-    for one in [*_around(operation, _CHILDREN), *_around(operation, _PARENTS)] if is_softmax else []:
+    for one in [*_around(operation, children_of), *_around(operation, parents_of)] if is_softmax else []:
         seen = one.tensor_shape or ()
         if len(seen) == 4 and seen[2:] == shape[1:] and seen[0] * seen[1] == shape[0]:
             return int(seen[1])
@@ -122,23 +116,23 @@ def head_count(operation: Operation) -> int:
     return (made is not None and _count_after(made)) or (scored is not None and _count_before(scored)) or 1
 
 
-def _count_after(made: Operation) -> int:
+def _count_after(made: OperationFacts) -> int:
     """How many heads of attention's output are put side by side afterwards; 0 where none are."""
-    after = _around(made, _CHILDREN, is_rearranging)
+    after = _around(made, children_of, is_rearranging)
     return next((count for one in after if is_rearranging(one) and (count := _merged(made, one))), 0)
 
 
-def _count_before(product: Operation) -> int:
+def _count_before(product: OperationFacts) -> int:
     """How many heads the factors of a product were split into; 0 where they were not."""
-    for factor in product.parents:
-        for one in [factor, *_around(factor, _PARENTS, is_rearranging)]:
+    for factor in parents_of(product):
+        for one in [factor, *_around(factor, parents_of, is_rearranging)]:
             count = _merged(factor, one)
             if count:
                 return count
     return 0
 
 
-def _merged(apart: Operation, other: Operation) -> int:
+def _merged(apart: OperationFacts, other: OperationFacts) -> int:
     """How many heads a tensor (batch × heads, length, size) has, by the shape of a view of it; 0 where that does not tell."""
     shape, seen = apart.tensor_shape or (), other.tensor_shape or ()
     if len(shape) != 3 or not seen or not shape[0]:
@@ -228,7 +222,7 @@ def with_heads(value: Tensor, count: int) -> Tensor | None:
 # Attention that is written out: queries, keys and values are the factors of the products around its softmax.
 
 
-def read_written_out(operation: Operation) -> Attention:
+def read_written_out(operation: OperationFacts) -> Attention:
     """The attention whose pattern is the result of this softmax."""
     scored, weighed = scoring(operation), weighing(operation)
     assert scored is not None
@@ -248,7 +242,7 @@ def read_written_out(operation: Operation) -> Attention:
     return Attention((samples, heads, length, keys), work_out)
 
 
-def _factors(product: Operation, count: int, *, is_scoring: bool) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+def _factors(product: OperationFacts, count: int, *, is_scoring: bool) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The two factors of a product and its result, each (batch, heads, length, size), where their shapes tell.
 
     The second factor of scores is the keys, transposed.
@@ -265,7 +259,9 @@ def _factors(product: Operation, count: int, *, is_scoring: bool) -> tuple[Tenso
     return first, second, with_heads(product.tensor_contents, count)
 
 
-def _of_einsum(equation: str, product: Operation, *, is_scoring: bool) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+def _of_einsum(
+    equation: str, product: OperationFacts, *, is_scoring: bool
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The same, by the letters of an equation such as `bqhd,bkhd->bhqk`."""
     tensors = [one for one in _flat(product.creation_args) if isinstance(one, Tensor)]
     *terms, out = einsum_terms(equation) or [""]
@@ -315,12 +311,12 @@ FROM_A_FILE = (
 NESTED = "attention on a nested tensor has patterns of different sizes: log without padding to see them."
 
 
-def _arguments(operation: Operation, names: tuple[str, ...]) -> dict[str, Any]:
+def _arguments(operation: OperationFacts, names: tuple[str, ...]) -> dict[str, Any]:
     given = dict(zip(names, operation.creation_args, strict=False))
     return {**given, **operation.creation_kwargs}
 
 
-def _scaled_dot_product(operation: Operation) -> Attention:
+def _scaled_dot_product(operation: OperationFacts) -> Attention:
     given = _arguments(operation, ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"))
     count, dims = head_count(operation), given["query"].dim()
     q, k, v, outputs = (
@@ -345,7 +341,7 @@ def _scaled_dot_product(operation: Operation) -> Attention:
     return Attention(_shape(q, k), work_out)
 
 
-def _flex(operation: Operation) -> Attention:
+def _flex(operation: OperationFacts) -> Attention:
     """`flex_attention`: one function changes each score, another one masks scores."""
     given = _arguments(operation, ("query", "key", "value", "score_mod", "block_mask", "scale"))
     q, k, v, outputs = given["query"], given["key"], given["value"], operation.tensor_contents
@@ -381,14 +377,14 @@ class _IndexByTensors(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _native(operation: Operation) -> Attention:
+def _native(operation: OperationFacts) -> Attention:
     """`nn.MultiheadAttention` on its fused path: the projections are inside."""
     names = ("query", "key", "value", "embed_dim", "num_head", "weight", "bias", "proj_weight", "proj_bias", "mask")
     given = _arguments(operation, (*names, "need_weights", "average_attn_weights", "mask_type"))
     return _projected(given["query"], given["num_head"], given)
 
 
-def _encoder_layer(operation: Operation) -> Attention:
+def _encoder_layer(operation: OperationFacts) -> Attention:
     """`nn.TransformerEncoderLayer` on its fused path: the whole layer is one call."""
     names = ("src", "embed_dim", "num_heads", "weight", "bias", "proj_weight", "proj_bias", "use_gelu", "norm_first", "eps")
     norms = ("norm_weight_1", "norm_bias_1", "norm_weight_2", "norm_bias_2")
@@ -446,7 +442,7 @@ def _with_heads(value: Tensor, count: int) -> Tensor:
     return value[:, None] if found is None else found
 
 
-READERS: dict[str, Callable[[Operation], Attention]] = {
+READERS: dict[str, Callable[[OperationFacts], Attention]] = {
     "scaled_dot_product_attention": _scaled_dot_product,
     "flex_attention": _flex,
     "native_multi_head_attention": _native,
@@ -457,7 +453,7 @@ READERS: dict[str, Callable[[Operation], Attention]] = {
 # The heads of an operation that is attention, fused or written out.
 
 
-def is_attention(operation: Operation) -> bool:
+def is_attention(operation: OperationFacts) -> bool:
     """Whether an operation is attention: a fused call, or a softmax that weighs values."""
     record = operation._record
     if is_fused(operation):
@@ -465,12 +461,12 @@ def is_attention(operation: Operation) -> bool:
     return is_written_out(operation)
 
 
-def is_fused(operation: Operation) -> bool:
+def is_fused(operation: OperationFacts) -> bool:
     """Whether attention ran as one call, whose pattern has to be computed."""
     return operation._record.function.plain_name in READERS
 
 
-def attention_of(operation: Operation) -> Attention:
+def attention_of(operation: OperationFacts) -> Attention:
     """The attention that an operation is; raises where its tensors were not saved."""
     if isinstance(operation.tensor_shape, RaggedShape):
         raise InvalidArgument(NESTED)
@@ -479,12 +475,12 @@ def attention_of(operation: Operation) -> Attention:
         return read(operation)
 
 
-def heads_of(operation: Operation) -> Heads | None:
+def heads_of(operation: OperationFacts) -> Heads | None:
     """The heads of an operation that is attention; None for any other."""
     return attention_of(operation).heads() if is_attention(operation) else None
 
 
-def attention_in(operations: list[Operation], key: Any) -> Tensor | list[Tensor]:
+def attention_in(operations: list[OperationFacts], key: Any) -> Tensor | list[Tensor]:
     """The pattern of the attention among the operations that a key means; a list where there are several."""
     patterns = [attention_of(one).heads().pattern for one in operations if is_attention(one)]
     if not patterns:
@@ -509,7 +505,7 @@ _MOST = 1 << 26  # the most elements that are numbered
 _NONE = torch.iinfo(torch.int64).max  # stands for an element of no head
 
 
-def head_axis(operation: Operation) -> HeadAxis | None:
+def head_axis(operation: OperationFacts) -> HeadAxis | None:
     """The dimension of a value along which its attention heads lie, and the head at each position; None if it is not known."""
     with torch.no_grad(), DisableTorchFunction():
         found = _heads_of_elements(operation)
@@ -527,7 +523,7 @@ def _axis(heads: Tensor) -> HeadAxis | None:
     return HeadAxis(dim, tuple(known.index(head) if head != _NONE else -1 for head in line.tolist()), heads.dim())
 
 
-def _heads_of_elements(operation: Operation) -> Tensor | None:
+def _heads_of_elements(operation: OperationFacts) -> Tensor | None:
     """The head that each element of a value belongs to."""
     layouts, shape = _layouts(operation), operation.tensor_shape
     if shape is None or math.prod(shape) > _MOST:
@@ -541,28 +537,28 @@ def _heads_of_elements(operation: Operation) -> Tensor | None:
 # Values next to attention -----------------------------------------------------------------------------------------------
 
 
-def _layouts(operation: Operation) -> dict[int, Tensor]:
+def _layouts(operation: OperationFacts) -> dict[int, Tensor]:
     """By operation that attention reads or makes: the head of each element, as a tensor that broadcasts to its shape."""
-    index = operation._index
+    index = index_of(operation)
     found: dict[int, Tensor] | None = index.kept.get("attention heads")
     if found is None:
         found = {}
         for number in index.operations:
-            one = type(operation)(index, number)
+            one = OperationFacts(index, number)
             for known, heads in _values_of(one):
                 found.setdefault(known, heads)
         index.kept["attention heads"] = found
     return found
 
 
-def _values_of(one: Operation) -> Iterator[tuple[int, Tensor]]:
+def _values_of(one: OperationFacts) -> Iterator[tuple[int, Tensor]]:
     record = one._record
     if record.function.is_in(CALLS_WITH_HEADS):
         args, kwargs = fill_call(record.template, record.names, iter(record.parents))
         given = {**dict(zip(("query", "key", "value"), args, strict=False)), **kwargs}
         numbers = [one._number, *(given[name] for name in ("query", "key", "value") if isinstance(given.get(name), int))]
         for number in numbers:
-            if number >= 0 and (heads := _of_shape(type(one)(one._index, number), head_count(one))) is not None:
+            if number >= 0 and (heads := _of_shape(OperationFacts(index_of(one), number), head_count(one))) is not None:
                 yield number, heads
     elif is_written_out(one):
         count = head_count(one)
@@ -571,7 +567,7 @@ def _values_of(one: Operation) -> Iterator[tuple[int, Tensor]]:
         for product in products:
             letters = _letters(product)
             numbers = [*(parent for parent in product._record.parents if parent >= 0)][-2:]
-            around += [(type(one)(one._index, number), term) for number, term in zip(numbers, letters, strict=False)]
+            around += [(OperationFacts(index_of(one), number), term) for number, term in zip(numbers, letters, strict=False)]
             around.append((product, letters[-1]))
         head = next((term[1] for product in products[:1] if len(term := _letters(product)[-1]) == 4), "")
         for value, term in around:
@@ -580,13 +576,13 @@ def _values_of(one: Operation) -> Iterator[tuple[int, Tensor]]:
                 yield value._number, heads
 
 
-def _letters(product: Operation) -> list[str]:
+def _letters(product: OperationFacts) -> list[str]:
     """The terms of an einsum, its result last; empty ones for other products."""
     equation = next((one for one in product._record.template if isinstance(one, str) and "->" in one), "")
     return einsum_terms(equation) or ["", "", ""]
 
 
-def _of_shape(value: Operation, count: int, dim: int | None = None) -> Tensor | None:
+def _of_shape(value: OperationFacts, count: int, dim: int | None = None) -> Tensor | None:
     """Heads by position: the second of four dimensions (or `dim`), or the first of three, in which they are counted fastest."""
     shape = value.tensor_shape or ()
     if dim is None:
@@ -601,16 +597,16 @@ def _of_shape(value: Operation, count: int, dim: int | None = None) -> Tensor | 
 # Other values -----------------------------------------------------------------------------------------------------------
 
 
-def _from_what_follows(operation: Operation, layouts: dict[int, Tensor]) -> Tensor | None:
+def _from_what_follows(operation: OperationFacts, layouts: dict[int, Tensor]) -> Tensor | None:
     """Number the elements, run the numbers through the logged operations, and see at which head each arrives."""
     shape = operation.tensor_shape
     numbers = torch.arange(math.prod(shape), device="cpu").view(shape)
     heads = torch.full((numbers.numel() + 1,), _NONE, device="cpu")  # the last stands for elements of other values
     waiting, seen, is_found = [(operation, numbers)], {operation}, False
     for _ in range(_REACH):
-        beyond: list[tuple[Operation, Tensor]] = []
+        beyond: list[tuple[OperationFacts, Tensor]] = []
         for one, moved in waiting:
-            for child in one.children:
+            for child in children_of(one):
                 after = None if child in seen else _moved(child, one, moved)
                 if after is None:
                     continue
@@ -624,11 +620,11 @@ def _from_what_follows(operation: Operation, layouts: dict[int, Tensor]) -> Tens
     return heads[:-1].view(shape) if is_found else None
 
 
-def _from_what_was_before(one: Operation, layouts: dict[int, Tensor], reach: int) -> Tensor | None:
+def _from_what_was_before(one: OperationFacts, layouts: dict[int, Tensor], reach: int) -> Tensor | None:
     """Run the heads of attention's output through the logged operations, up to this one."""
     if one._number in layouts:
         return layouts[one._number].expand(one.tensor_shape)
-    for parent in one.parents if reach else ():
+    for parent in parents_of(one) if reach else ():
         if _can_move(one, parent):
             heads = _from_what_was_before(parent, layouts, reach - 1)
             moved = None if heads is None else _moved(one, parent, heads, _NONE)
@@ -637,7 +633,7 @@ def _from_what_was_before(one: Operation, layouts: dict[int, Tensor], reach: int
     return None
 
 
-def _can_move(one: Operation, parent: Operation) -> bool:
+def _can_move(one: OperationFacts, parent: OperationFacts) -> bool:
     function = one._record.function
     if function.plain_name == "as_strided":  # its elements depend on the memory, not on positions
         return False
@@ -646,7 +642,7 @@ def _can_move(one: Operation, parent: Operation) -> bool:
     return _is_in_place(one, parent) or is_rearranging(one) or function.is_in(_PUTS_TOGETHER)
 
 
-def _is_in_place(one: Operation, parent: Operation) -> bool:
+def _is_in_place(one: OperationFacts, parent: OperationFacts) -> bool:
     """Whether each element of the result is computed from the element of the argument at the same position."""
     function, origin = one._record.function, one._record.origin
     if one.tensor_shape != parent.tensor_shape:
@@ -654,7 +650,7 @@ def _is_in_place(one: Operation, parent: Operation) -> bool:
     return origin is Origin.OUTPUT or function.is_elementwise or function.is_in(_SAME_PLACE)
 
 
-def _moved(one: Operation, parent: Operation, values: Tensor, missing: int = -1) -> Tensor | None:
+def _moved(one: OperationFacts, parent: OperationFacts, values: Tensor, missing: int = -1) -> Tensor | None:
     """The result of an operation on `values` in place of an argument; None where it does more than move elements."""
     record = one._record
     if _is_in_place(one, parent):
@@ -670,6 +666,6 @@ def _moved(one: Operation, parent: Operation, values: Tensor, missing: int = -1)
     return result if isinstance(result, Tensor) and tuple(result.shape) == tuple(one.tensor_shape or ()) else None
 
 
-def _elsewhere(one: Operation, number: int, missing: int) -> Tensor:
-    shape = type(one)(one._index, number).tensor_shape if number >= 0 else one._index.state(number).value.shape
+def _elsewhere(one: OperationFacts, number: int, missing: int) -> Tensor:
+    shape = OperationFacts(index_of(one), number).tensor_shape if number >= 0 else index_of(one).state(number).value.shape
     return torch.full(tuple(shape or ()), missing, device="cpu")

@@ -1,0 +1,112 @@
+"""What a user asks of a log: which values to keep, where, and how layers are named. Named and typed once, checked once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypedDict, TypeVar, get_args
+
+import torch
+from torch import Tensor
+
+from .._torch.inputs import check_names
+from ..errors import InvalidArgument
+from .keys import AnyKey, Key, Several, parse_key
+from .labels import DEFAULT_FORMAT, check_format
+
+LayersToSave = AnyKey | None
+
+_WORDS = ("all", "none", "modules")
+
+
+def parse_layers_to_save(wanted: LayersToSave, option: str = "layers_to_save") -> str | Key:
+    """`layers_to_save`, or an option that takes the same, as `'all'`, `'none'`, `'modules'`, or a key."""
+    if wanted is None:
+        return "none"
+    if isinstance(wanted, str) and wanted.lower() in _WORDS:
+        return wanted.lower()
+    try:
+        key = parse_key(wanted)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{option} must be 'all', 'none', 'modules', or a key: {error}") from None
+    return "none" if isinstance(key, Several) and not key.keys else key
+
+
+Unseen = Literal["warn", "raise", "ignore"]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class LogOptions(TypedDict, total=False):
+    """The options as named arguments; `log_forward_pass` says what each of them does."""
+
+    layers_to_save: LayersToSave
+    output_device: torch.device | str | None
+    activation_postfunc: Callable[[Tensor], object] | None
+    save_gradients: bool | LayersToSave
+    time_on_device: bool
+    keep_orphans: bool
+    layer_label_format: str
+    unseen: Unseen
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one recording, with their defaults."""
+
+    layers_to_save: LayersToSave = "all"
+    output_device: torch.device | str | None = None
+    activation_postfunc: Callable[[Tensor], object] | None = None
+    save_gradients: bool | LayersToSave = False
+    time_on_device: bool = False
+    keep_orphans: bool = False
+    layer_label_format: str = DEFAULT_FORMAT
+    unseen: Unseen = "warn"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers_to_save", parse_layers_to_save(self.layers_to_save))
+        wanted = self.save_gradients
+        if isinstance(wanted, bool):
+            wanted = "all" if wanted else "none"
+        object.__setattr__(self, "save_gradients", parse_layers_to_save(wanted, "save_gradients"))
+        check_format(self.layer_label_format)
+        for name in ("time_on_device", "keep_orphans"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidArgument(f"{name} is True or False; got {getattr(self, name)!r}.")
+        _check_device(self.output_device)
+        if self.unseen not in get_args(Unseen):
+            raise InvalidArgument(f"unseen is one of {', '.join(map(repr, get_args(Unseen)))}; got {self.unseen!r}.")
+        if self.activation_postfunc is not None and not callable(self.activation_postfunc):
+            raise InvalidArgument(f"activation_postfunc must be a function of a tensor; got {self.activation_postfunc!r}.")
+
+
+def _check_device(device: Any) -> None:
+    try:
+        if device is not None:
+            torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidArgument(f"output_device is a device of this machine, such as 'cpu'; got {device!r}: {reason}") from None
+
+
+def read_options(given: LogOptions, call: str, *others: str) -> Options:
+    """The options that were given to `call`, whose own arguments are `others`."""
+    check_log_options(given, call, *others)
+    return Options(**given)
+
+
+def check_log_options(given: LogOptions, call: str, *others: str) -> None:
+    """Raise if a name that was given to `call` is neither an option nor one of its own arguments."""
+    check_names(given, [*others, *(field.name for field in fields(Options))], f"{call} takes")
+
+
+def shows_options(function: _Function) -> _Function:
+    """Give a function that takes `**options` a signature that names them, for `help` and notebooks."""
+    signature = inspect.signature(function)
+    own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    named = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for field in fields(Options)
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *named])  # type: ignore[attr-defined]  # functions take attributes
+    return function

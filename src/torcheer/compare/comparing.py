@@ -28,14 +28,14 @@ from .culprit_search import CulpritSearch, unsynced
 from .gradients import GradientErrors, Gradients
 from .measures import Difference, difference_of_any, is_measurable
 from .outputs import ComparedOperation, ComparedOutput, compared_outputs, largest_jump
-from .own_error import Run, errors_that_matter, references, run_on_values_of_a
+from .own_error import RerunOfB, errors_that_matter, references, run_on_values_of_a
 from .parameters import ParameterDifference, parameter_differences, state_pairs
 from .steps import Side, renaming
 from .uninitialised import ignore_uninitialised
 
 
 def amplifications(
-    alignment: Alignment, run: Run, errors: Mapping[int, Difference | None], states: Mapping[int, int]
+    alignment: Alignment, run: RerunOfB, errors: Mapping[int, Difference | None], states: Mapping[int, int]
 ) -> dict[int, float]:
     """For each operation of b: its inherited error, divided by the largest error of its inputs and parameters.
 
@@ -201,7 +201,9 @@ def _is_converted(alignment: Alignment, number: int) -> bool:
         return same_bits(ours.detach().to(theirs.device, theirs.dtype), theirs)
 
 
-def _culprits(alignment: Alignment, reference: dict[int, Tensor], tolerance: float | None) -> tuple[list[int], set[int], Run]:
+def _culprits(
+    alignment: Alignment, reference: dict[int, Tensor], tolerance: float | None
+) -> tuple[list[int], set[int], RerunOfB]:
     """The first operations with own errors; the operations after which b continues with values of a; and that run."""
     everything = {number for number in alignment.of_b if alignment.value_of_a(number) is not None}
     forced = run_on_values_of_a(alignment, reference, forced=None, tolerance=tolerance)
@@ -232,7 +234,7 @@ def _drop_others(alignment: Alignment, synced: set[int], search: CulpritSearch) 
             alignment.drop(number)
 
 
-def _of_one_cause(alignment: Alignment, errors: list[int], forced: Run) -> list[int]:
+def _of_one_cause(alignment: Alignment, errors: list[int], forced: RerunOfB) -> list[int]:
     """The first error, and other errors behind the same unmatched operations: all users of a missing block."""
     first, *others = errors
     a, b = alignment.a, alignment.b
@@ -258,7 +260,7 @@ def _by_state(alignment: Alignment, parameters: list[ParameterDifference]) -> di
 
 def _rows(
     alignment: Alignment,
-    run: Run,
+    run: RerunOfB,
     states: dict[int, int],
     gradients: dict[int, GradientErrors],
     tolerance: float | None,
@@ -280,7 +282,7 @@ def _rows(
 
 
 def _first_unexplained(
-    alignment: Alignment, rows: list[ComparedOperation], run: Run, search: CulpritSearch
+    alignment: Alignment, rows: list[ComparedOperation], run: RerunOfB, search: CulpritSearch
 ) -> tuple[int, Culprit] | None:
     """The first operation that differs, with unknown own error, although its inputs are not known to differ."""
     errors = {row.b._number: row for row in rows}
@@ -294,7 +296,7 @@ def _first_unexplained(
     return None
 
 
-def _notes(rows: list[ComparedOperation], run: Run) -> tuple[str, ...]:
+def _notes(rows: list[ComparedOperation], run: RerunOfB) -> tuple[str, ...]:
     unknown = [row for row in rows if row.b._number in run.failed]
     if not unknown:
         return ()

@@ -24,7 +24,7 @@ from ..replay.machine import call_again, outcome
 from .alignment import Alignment
 from .culprit import UNSAID, Culprit, LoneCalls, LoneModules, short
 from .measures import Difference, is_close, tolerance_of
-from .own_error import Run
+from .own_error import RerunOfB
 from .parameters import ParameterDifference
 from .steps import Side
 
@@ -44,7 +44,7 @@ class CulpritSearch:
         self._harmless = {b for b in alignment.of_b if b not in synced and alignment.value_of_a(b) is not None}
         self._differing = differing  # by number of a parameter or buffer in the log of b
 
-    def culprit(self, number: int, run: Run, reference: dict[int, Tensor]) -> Culprit:
+    def culprit(self, number: int, run: RerunOfB, reference: dict[int, Tensor]) -> Culprit:
         """What is different about an operation of b with an own error."""
         a, b = self._alignment.a, self._alignment.b
         partner, pair = self._alignment.of_b[number], self._alignment.pair(number)

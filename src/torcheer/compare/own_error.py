@@ -35,7 +35,7 @@ _MOST = 2.0  # the largest factor for all of them together
 
 
 @dataclass(slots=True)
-class Run:
+class RerunOfB:
     """One run of b on values of a: errors and tolerances by number in b."""
 
     own: dict[int, Difference | None] = field(default_factory=dict)
@@ -191,9 +191,9 @@ class _Forcing(Observer):
         reference: dict[int, Tensor],
         forced: set[int] | None,
         tolerance: float | None,
-        earlier: Run | None,
+        earlier: RerunOfB | None,
     ) -> None:
-        self.run = Run()
+        self.run = RerunOfB()
         has_writes = any(details.mutated for details in alignment.b.log.details.values())
         self._earlier = earlier if not has_writes else None  # a run with values of a after every operation
         self._apart: set[int] = set()  # operations that did not continue with values of a
@@ -205,7 +205,7 @@ class _Forcing(Observer):
         super().__init__(alignment.b)
 
     def begin(self) -> None:
-        self.run, self._calls, self._apart = Run(), {}, set()
+        self.run, self._calls, self._apart = RerunOfB(), {}, set()
 
     def known_values(self, numbers: range) -> dict[int, Tensor] | None:
         """The values of a, if the call agreed in an earlier run and has the same inputs again."""
@@ -294,8 +294,8 @@ def run_on_values_of_a(
     *,
     forced: set[int] | None,
     tolerance: float | None,
-    earlier: Run | None = None,
-) -> Run:
+    earlier: RerunOfB | None = None,
+) -> RerunOfB:
     """Run b on values of a. After the operations in `forced`, b continues with a's value even if it differs; None: after
     all.
 
@@ -310,7 +310,9 @@ def run_on_values_of_a(
     return observer.run
 
 
-def errors_that_matter(alignment: Alignment, lazy: Run, forced: Run, known: set[int], tolerance: float | None) -> list[int]:
+def errors_that_matter(
+    alignment: Alignment, lazy: RerunOfB, forced: RerunOfB, known: set[int], tolerance: float | None
+) -> list[int]:
     """The operations of b, in order, whose difference is an own error.
 
     `lazy` continues with values of a only if b agrees, `forced` always. A difference matters if it reaches an output, or if
@@ -324,7 +326,7 @@ def errors_that_matter(alignment: Alignment, lazy: Run, forced: Run, known: set[
     return [number for number in dirty if number in reaching or _is_diluted(alignment, lazy, forced, number)]
 
 
-def _failed_that_differ(alignment: Alignment, run: Run, known: set[int], tolerance: float | None) -> set[int]:
+def _failed_that_differ(alignment: Alignment, run: RerunOfB, known: set[int], tolerance: float | None) -> set[int]:
     """The operations that could not be run again and whose logged values differ, not because of a known error."""
     found: set[int] = set()
     after = set(known)  # and all operations after them
@@ -338,7 +340,7 @@ def _failed_that_differ(alignment: Alignment, run: Run, known: set[int], toleran
     return found
 
 
-def _that_reach_an_end(alignment: Alignment, run: Run, known: set[int], ends: set[int]) -> set[int]:
+def _that_reach_an_end(alignment: Alignment, run: RerunOfB, known: set[int], ends: set[int]) -> set[int]:
     """The operations whose difference reaches an output, or another of the `ends`."""
     side = alignment.b
     ends = ends | ({number for number in side.ends if number in alignment.of_b} or set(side.ends))
@@ -352,7 +354,7 @@ def _that_reach_an_end(alignment: Alignment, run: Run, known: set[int], ends: se
     return found
 
 
-def _is_diluted(alignment: Alignment, lazy: Run, forced: Run, number: int) -> bool:
+def _is_diluted(alignment: Alignment, lazy: RerunOfB, forced: RerunOfB, number: int) -> bool:
     """True if the next operations that agree do so on a's values, and have larger errors on b's."""
 
     children = alignment.b.children

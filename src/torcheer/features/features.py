@@ -438,7 +438,7 @@ class Features(FeatureStatistics):
         found = [labels[name] if name not in self and name in labels else self[name] for name in columns]
         if not found:
             raise InvalidArgument('name the layers and labels: features.dataset("layer3", "labels").')
-        return _Together(found)
+        return _ColumnsDataset(found)
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write all layers into a `.zarr` folder. Returns the path. One layer: `features[…].export(path)`."""
@@ -488,7 +488,7 @@ class Tokens:
         return len(self.samples)
 
 
-class _Together(Dataset[tuple[Any, ...]]):
+class _ColumnsDataset(Dataset[tuple[Any, ...]]):
     """Columns side by side."""
 
     def __init__(self, columns: list[Any]) -> None:

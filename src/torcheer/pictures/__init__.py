@@ -1,4 +1,4 @@
-"""Pictures of graphs: drawn, or laid out for another library to draw; and the words on them."""
+"""Pictures of graphs: drawn to SVG, PNG, PDF or DOT, or laid out for another library to draw."""
 
 from ..history.printing import human_size as human_size
 from ..history.printing import plural as plural

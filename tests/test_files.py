@@ -33,7 +33,7 @@ def history():
 def test_a_pipe_or_a_device_is_refused_and_stays_what_it_is(name, history, tmp_path):
     path = tmp_path / name
     os.mkfifo(path)
-    with pytest.raises(NotWritten, match="no ordinary file"):
+    with pytest.raises(NotWritten, match="a device, a pipe or a socket"):
         WRITERS[name](history, path)
     assert stat.S_ISFIFO(path.stat().st_mode)
     assert [one.name for one in tmp_path.iterdir()] == [name]

@@ -1,4 +1,4 @@
-"""torch_vis: track what a PyTorch model does, forward and backward, and look at it. A thin face on `torcheer`."""
+"""torch_vis: tracks the forward and backward pass of a PyTorch model as one graph. Built on the public API of `torcheer`."""
 
 from .execution import analyze_computational_graph_execution as analyze_computational_graph_execution
 from .execution import export_computational_graph as export_computational_graph

@@ -1,4 +1,4 @@
-"""The tracked graph as plain values: the summary, and the whole document that is exported. Numbers in it are finite."""
+"""Converts a tracked graph to plain values: the summary, and the whole exported document. All numbers in it are finite."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def _counted(names: Any) -> dict[str, int]:
 
 
 def _seconds(nodes: list[GraphNode]) -> float | None:
-    """The time of the outermost passes together; None where time was not tracked."""
+    """The total time of the outermost passes; None if time was not tracked."""
     known = [node.execution_time for node in nodes if node.execution_time is not None]
     return sum(known) if known or not nodes else None
 
 
 def memory_usage(tracker: ComputationalGraphTracker) -> dict[str, Any] | None:
-    """Bytes by what they are for; None where memory was not tracked."""
+    """Bytes by purpose; None if memory was not tracked."""
     if not tracker.track_memory:
         return None
     nodes = tracker.nodes.values()
@@ -92,7 +92,7 @@ def _parameters(tracker: ComputationalGraphTracker) -> dict[str, int]:
 
 
 def as_document(tracker: ComputationalGraphTracker) -> dict[str, Any]:
-    """The whole graph, as it is exported."""
+    """The whole graph, as exported."""
     document = {
         "schema": SCHEMA,
         "version": VERSION,
@@ -117,7 +117,7 @@ def as_row(item: GraphNode | GraphEdge) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: sequences are lists, a number that is not finite is None, other objects are their text."""
+    """A value for JSON: sequences become lists, a number that is not finite becomes None, other objects become text."""
     if value is None or isinstance(value, (bool, int, str)):
         return _text(value) if isinstance(value, str) else value
     if isinstance(value, float):
@@ -132,5 +132,5 @@ def plain(value: Any) -> Any:
 
 
 def _text(text: str) -> str:
-    """Text that can be encoded: half of a surrogate pair becomes a question mark."""
+    """The text with unpaired surrogates replaced by question marks, so that it can be encoded."""
     return text.encode("utf-8", "replace").decode("utf-8")

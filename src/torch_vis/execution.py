@@ -1,4 +1,4 @@
-"""The calls that run a model once and tell what it did."""
+"""The calls that run a model once and return or export its graph."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def track_computational_graph_execution(
     *,
     include_loss: bool = False,
 ) -> ComputationalGraphTracker:
-    """Run a model once, forward and (when its result requires gradients) backward, and return what happened.
+    """Run a model once, forward and (if its result requires gradients) backward, and return its tracked graph.
 
     >>> import torch
     >>> tracker = track_computational_graph_execution(torch.nn.Linear(2, 3), torch.ones(1, 2))
@@ -36,16 +36,16 @@ def track_computational_graph_execution(
     4
 
     Args:
-        model: the module. It, its gradients, the inputs and the random states are left as they were.
-        input_tensor: a tensor, a tuple of positional arguments, or a mapping of named ones, as `log_forward_pass` takes them.
-        track_memory: tell the bytes of every node, and what CUDA and the process hold.
-        track_timing: tell the seconds of every node.
-        track_tensor_ops: follow every torch function and autograd node; without, only modules.
+        model: the module. It, its gradients, the inputs and the random states are restored afterwards.
+        input_tensor: a tensor, a tuple of positional arguments, or a mapping of keyword arguments, as in `log_forward_pass`.
+        track_memory: record the bytes of every node, and the memory of CUDA and of the process.
+        track_timing: record the seconds of every node.
+        track_tensor_ops: follow every torch function and autograd node; otherwise only modules.
         include_loss: compute the sum of the float outputs, and show it and its gradients as part of the graph.
 
-    The backward pass begins as from the sum of the float outputs, which is not part of the model: unless `include_loss` asks
-    for it, it is in no figure and no picture. Under `torch.no_grad()` only the forward pass runs. When the model raises, the
-    exception leads to what was tracked until then: `error.tracker`.
+    The backward pass starts from the sum of the float outputs. This sum is not part of the model, so no total and no picture
+    has it unless `include_loss` is set. Under `torch.no_grad()` only the forward pass runs. If the model raises, the
+    exception has the graph up to that point: `error.tracker`.
     """
     tracker = ComputationalGraphTracker(model, track_memory, track_timing, track_tensor_ops)
     return tracker.run(input_tensor, include_loss=include_loss, called="track_computational_graph_execution")
@@ -54,7 +54,8 @@ def track_computational_graph_execution(
 def analyze_computational_graph_execution(
     model: Module, input_tensor: Any, detailed: bool = True, *, include_loss: bool = False
 ) -> dict[str, Any]:
-    """Run a model once, forward and backward, and return figures: `summary`, and in detail `performance` and `layer_analysis`.
+    """Run a model once, forward and backward, and return its totals: `summary`, and with details `performance` and
+    `layer_analysis`.
 
     >>> import torch
     >>> analysis = analyze_computational_graph_execution(torch.nn.Sequential(torch.nn.ReLU()), torch.ones(2))
@@ -63,7 +64,7 @@ def analyze_computational_graph_execution(
 
     Args:
         model, input_tensor, include_loss: as in `track_computational_graph_execution`.
-        detailed: also tell what was slow and large, and what ran in every layer.
+        detailed: also list the slowest and largest operations, and the operations in every layer.
     """
     called = "analyze_computational_graph_execution"
     tracker = ComputationalGraphTracker(model).run(input_tensor, include_loss=include_loss, called=called)
@@ -96,13 +97,13 @@ def _performance(tracker: ComputationalGraphTracker) -> dict[str, Any]:
 
 
 def _first(nodes: list[GraphNode], figure: str) -> list[dict[str, Any]]:
-    """The nodes with most of a figure, most first."""
+    """The nodes with the largest values of a figure, in descending order."""
     order = sorted(nodes, key=lambda node: -(getattr(node, figure) or 0))[:_SHOWN]
     return [{name: getattr(node, name) for name in ("id", "name", "module_name", figure)} for node in order]
 
 
 def _work(tracker: ComputationalGraphTracker) -> dict[str, Any]:
-    """Floating-point operations; what has no formula is counted and named."""
+    """Floating-point operations; functions without a formula are counted by name."""
     assert tracker.history is not None
     cost = tracker.history.cost
     found = {"flops": cost.flops, "macs": cost.macs, "backward_flops": cost.backward_flops}
@@ -110,7 +111,7 @@ def _work(tracker: ComputationalGraphTracker) -> dict[str, Any]:
 
 
 def _by_layer(tracker: ComputationalGraphTracker) -> dict[str, list[dict[str, Any]]]:
-    """What ran in each module, in order; the model's own forward is under the name of its class."""
+    """The nodes of each module, in order; the model's own forward has the name of its class."""
     found: dict[str, list[dict[str, Any]]] = {}
     for node in tracker.nodes.values():
         if (node.metadata or {}).get("role") not in ("parameter", "buffer", "input"):
@@ -142,14 +143,14 @@ def export_computational_graph(
 
     Args:
         model, input_tensor, include_loss: as in `track_computational_graph_execution`.
-        filepath: where to; a file that is there is replaced.
+        filepath: the path of the file; an existing file is replaced.
         format: `"json"`. The schema is in `docs/torch_vis.md`.
 
     Returns the path as text.
     """
     if format not in FORMATS:
         raise InvalidArgument(f"a graph is exported as {' or '.join(map(repr, FORMATS))}; got {format!r}.")
-    path = _checked(filepath)  # what is wrong is told before the model runs
+    path = _checked(filepath)  # errors in the path come before the model runs
     data = track_computational_graph_execution(model, input_tensor, include_loss=include_loss).get_graph_data()
     text = json.dumps(data, allow_nan=False, ensure_ascii=False, indent=1)
     return str(write_whole(path, text.encode(), "graph"))

@@ -1,6 +1,6 @@
-"""The picture in Matplotlib: the current figure, so that `plt.title`, `tight_layout` and `savefig` work on it.
+"""Draws a scene with Matplotlib, as the current figure, so that `plt.title`, `tight_layout` and `savefig` work on it.
 
-Words are drawn as outlines in the picture's own units, so they keep fitting their boxes whatever the size of the figure.
+Texts are drawn as outlines in the units of the drawing, so that they fit their boxes whatever the size of the figure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Point = tuple[float, float]
 _LONGEST = 60.0  # inches of a side
-_ROOM = (0.6, 1.35)  # inches beside the drawing, and above and below it: title and legend
+_ROOM = (0.6, 1.35)  # inches beside the drawing, and above and below it for title and legend
 
 
 def draw_with_matplotlib(scene: Scene) -> Figure:
@@ -34,7 +34,7 @@ def draw_with_matplotlib(scene: Scene) -> Figure:
     axes.axis("off")
     _Drawer(axes).draw(scene)
     axes.set_title(f"Computational graph of {scene.title}\n{' '.join(scene.notes)}", fontsize=10, color=INK)
-    if plt.get_backend().endswith("inline"):  # a notebook: it shows what is returned, and would show open figures once more
+    if plt.get_backend().endswith("inline"):  # a notebook shows the returned figure, and would show an open figure again
         plt.close(figure)
     return figure
 
@@ -45,7 +45,7 @@ class _Drawer:
 
         self.axes = axes
         self.collections = collections
-        self.written: list[tuple[Any, str]] = []  # outlines of words, and their colours
+        self.written: list[tuple[Any, str]] = []  # outlines of texts, and their colours
         self.lines, self.patches, self.paths, self.text = lines, patches, path.Path, textpath.TextPath
         self.plain = font_manager.FontProperties(size=10)
         self.bold = font_manager.FontProperties(weight="bold", size=10)

@@ -1,4 +1,4 @@
-"""Module calls as a part of the graph: a node for each forward and backward pass, and the edges between them."""
+"""Translates a history to a tracked graph: nodes for operations, modules, parameters and gradients, and their edges."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .structures import CALLS, DATA_FLOW, GRADIENT_FLOW, PARAMETER, GraphNode, O
 
 
 def node_id(one: ModulePass | ModuleInput) -> str:
-    """The id of a module call, or of what was given to one from outside."""
+    """The id of a module call, or of an input from outside."""
     return f"input:{one.label}" if isinstance(one, ModuleInput) else f"module:{one.label}"
 
 
 def backward_id(one: ModulePass, task: int) -> str:
-    """The id of a module call's backward pass; the second pass through the same call ends in `#2`."""
+    """The id of the backward pass of a module call; the second through the same call ends in `#2`."""
     number = sorted(one.backward).index(task) + 1
     return f"backward:{one.label}" + (f"#{number}" if number > 1 else "")
 
@@ -28,7 +28,7 @@ def param_facts(param: Any) -> dict[str, Any]:
 
 
 def add_state(graph: TrackedGraph, param: Any) -> str:
-    """A node for a parameter or buffer. Returns its id."""
+    """Add a node for a parameter or buffer. Returns its id."""
     role = "buffer" if param.is_buffer else "parameter"
     node = GraphNode(
         id=f"{'buffer' if param.is_buffer else 'param'}:{param.name}",
@@ -43,7 +43,7 @@ def add_state(graph: TrackedGraph, param: Any) -> str:
 
 
 def add_inputs(graph: TrackedGraph, calls: ModuleCalls) -> None:
-    """A node for everything that modules were given from outside."""
+    """Add a node for each input that modules got from outside."""
     for one in calls.inputs:
         graph.add(
             GraphNode(
@@ -58,7 +58,7 @@ def add_inputs(graph: TrackedGraph, calls: ModuleCalls) -> None:
 
 
 def add_module_calls(graph: TrackedGraph, calls: ModuleCalls) -> None:
-    """A node for every module's forward and backward passes, with the edges between them."""
+    """Add a node for every module's forward and backward passes, with the edges between them."""
     for one in calls:
         graph.add(_forward_node(one))
         for param in one.params:
@@ -82,9 +82,9 @@ def add_module_calls(graph: TrackedGraph, calls: ModuleCalls) -> None:
 
 
 def _with_backward(source: ModulePass | ModuleInput, task: int) -> list[ModulePass]:
-    """The calls that gradients for `source` reach: itself or, where it has no autograd nodes, those it was given tensors by.
+    """The calls that gradients for `source` reach: itself or, if it has no autograd nodes, the calls that gave it tensors.
 
-    A dropout in evaluation returns its argument, so no gradient stops at it.
+    For example, dropout in evaluation returns its argument, so no gradient stops at it.
     """
     found: dict[ModulePass, None] = {}
     seen: set[ModulePass] = set()
@@ -139,21 +139,21 @@ def _node(
     )
 
 
-# Backward passes in the tracked graph: every autograd node that ran, with autograd's own edges between them.
+# Backward passes in the tracked graph: every autograd node that ran, with autograd's own edges.
 
-_OF_OPERATIONS = ("result", "inside", "derivative")  # roles of nodes that came from an operation
+_OF_OPERATIONS = ("result", "inside", "derivative")  # roles of nodes that belong to an operation
 _TORCH_OWN = frozenset({"AccumulateGrad", "CopySlices", "GraphRoot", "UndefinedGrad", "NotImplemented", "Error"})
 
 
 class Gradients:
-    """All backward passes of a history: their nodes are added now, and connected when the modules are there too."""
+    """All backward passes of a history. Their nodes are added first, and connected when the modules' nodes exist too."""
 
     def __init__(self, graph: TrackedGraph, history: ModelHistory) -> None:
         self._graph = graph
         self._ran = [(passed, passed.operations) for passed in history.backward_passes]
-        self.by_operation: dict[int, list[str]] = {}  # the ids of the nodes that belong to each forward operation, in order
-        self.count = 0  # of all nodes that belong to something that was logged
-        self._ids: list[list[str]] = []  # by pass, of every node that ran
+        self.by_operation: dict[int, list[str]] = {}  # forward operation -> ids of its autograd nodes, in order
+        self.count = 0  # number of nodes that belong to a logged operation, parameter or input
+        self._ids: list[list[str]] = []  # for each pass: the ids of all its nodes
         for passed, ran in self._ran:
             self._ids.append([graph.add(_gradient_node(one, passed.number, place)).id for place, one in enumerate(ran)])
             for one, here in zip(ran, self._ids[-1], strict=True):
@@ -194,15 +194,15 @@ def _gradient_node(one: Any, number: int, place: int) -> GraphNode:
     )
 
 
-# From a history to the tracked graph: every torch call, every parameter, every module pass, and what connects them.
+# Translates a history to a tracked graph: every torch call, parameter and module pass, with their edges.
 
 
 class Translation:
-    """One history's tracked graph. `of` tells which node an operation of the history became."""
+    """The tracked graph of one history. `of` maps operations of the history to nodes."""
 
     def __init__(self, history: ModelHistory, *, on_device: bool = False) -> None:
         self.history = history
-        self._on_device = on_device  # operations were timed where they ran
+        self._on_device = on_device  # True if operations were timed on their device
         self.graph = TrackedGraph()
         self.of: dict[int, str] = {}
         self._operations = {one.number: one for one in history.operations}
@@ -218,7 +218,7 @@ class Translation:
     # Nodes --------------------------------------------------------------------------------------------------------
 
     def _add_operations(self, forward: Graph) -> None:
-        """A node for every call, whatever number of tensors it returned; an output is the tensor of the call that made it."""
+        """Add one node for each call, however many tensors it returned; an output is a tensor of the call that made it."""
         calls: dict[object, list[Node]] = {}
         for node in forward.all_nodes:
             if node.kind != "output":

@@ -1,4 +1,4 @@
-"""The picture in Plotly: zoom, and point at a node to read its shapes, time, memory and module."""
+"""Draws a scene with Plotly: zoom, and hover over a node to read its shapes, time, memory and module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 Point = tuple[float, float]
-_WIDTH, _HEIGHT = (700.0, 1600.0), (500.0, 2400.0)  # pixels, least and most
+_WIDTH, _HEIGHT = (700.0, 1600.0), (500.0, 2400.0)  # pixels, minimum and maximum
 _MARGIN = {"l": 20, "r": 20, "t": 80, "b": 20}
 _ROOM = 20.0  # around the drawing
 _LEGEND = 250.0
@@ -62,7 +62,7 @@ def draw_with_plotly(scene: Scene) -> Figure:
 
 
 def _nodes(go: Any, nodes: list[PlacedNode], kind: OperationType | None, scale: float) -> list[Any]:
-    """Three traces: a square for the legend, the rectangles, and the words on them, which answer to the mouse."""
+    """Three traces: a square for the legend, the rectangles, and their texts, which react to the mouse."""
     name, fill, border = LOOKS[kind]
     line = {"color": border, "width": 1.2}
     square = {"symbol": "square", "size": 14, "color": fill, "line": line}
@@ -132,7 +132,7 @@ def _title(box: LaidOutBox, scale: float) -> dict[str, Any]:
 
 
 def _edges(go: Any, edges: list[LaidOutEdge], kind: str) -> list[Any]:
-    """One trace for each way of drawing a line; the last point of every arrow is its head."""
+    """One trace for each line style; the last point of every arrow is its head."""
     traces = []
     color = edge_color(kind)
     for number, line in enumerate(dict.fromkeys(edge.line for edge in edges)):
@@ -153,7 +153,7 @@ def _edges(go: Any, edges: list[LaidOutEdge], kind: str) -> list[Any]:
 
 
 def _joined(ways: list[list[Point]]) -> tuple[list[float | None], list[float | None]]:
-    """Lines as one, with a gap after each."""
+    """Joins lines into one, with a gap after each."""
     xs: list[float | None] = []
     ys: list[float | None] = []
     for way in ways:

@@ -1,4 +1,4 @@
-"""What is written on the nodes of a picture and shown when one points at them."""
+"""Makes a scene, the common input of both renderers: placed nodes, edges and boxes, with their texts and colours."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SHOWN = 4
 
 
 class Words:
-    """The words for the nodes of a view, from the tracked graph."""
+    """Texts on the nodes of a view, and for hovering, from the tracked graph."""
 
     def __init__(self, translation: Translation, *, times: bool, sizes: bool) -> None:
         self._nodes = translation.graph.nodes
@@ -46,12 +46,12 @@ class Words:
         self._alone: set[str] = set()
 
     def look_at(self, graph: Graph) -> None:
-        """From now on write about the nodes of this view."""
+        """Use this view from now on."""
         inside = Counter(key for node in graph.nodes for key in node.modules)
         self._alone = {key for key, count in inside.items() if count == 1}
 
     def kind(self, node: Node) -> OperationType | None:
-        """The type of operation a node of a view stands for; of a layer that is one operation, the layer."""
+        """The operation type of a view's node; a layer with a single operation counts as a layer."""
         if node.kind in ("output", "omitted"):
             return None
         if node.kind == "module":
@@ -67,7 +67,7 @@ class Words:
         return [self._nodes[name] for name in ids]
 
     def hover(self, node: Node) -> list[str]:
-        """What a forward node is about, line by line."""
+        """The text shown when hovering over a forward node, line by line."""
         made = self._made(node)
         lines = [clean(node.label if node.kind != "module" else f"{node.label} ({node.type})", 80)]
         kind = self.kind(node)
@@ -101,13 +101,13 @@ class Words:
         return [self._nodes[name] for name in dict.fromkeys(found)] if node.kind != "output" else []
 
     def gradient_flows(self, graph: Graph) -> dict[tuple[str, str], None]:
-        """The pairs of nodes of a view between which a gradient went, each once, in order."""
+        """The pairs of nodes in a view between which a gradient flowed, each once, in order."""
         holder = {one.id: node.key for node in graph.nodes for one in self._ran(node)}
         ends = [(holder.get(edge.source_id, ""), holder.get(edge.target_id, "")) for edge in self._flows]
         return dict.fromkeys((a, b) for a, b in ends if a and b and a != b)
 
     def gradient_lines(self, node: Node) -> list[str]:
-        """What is written on the node for a node's gradients; nothing when there are none."""
+        """The text on the node for another node's gradients; empty if there are none."""
         ran = self._ran(node)
         if not ran:
             return []
@@ -126,7 +126,7 @@ class Words:
         return lines
 
     def gradient_hover(self, node: Node) -> list[str]:
-        """What a node's gradients are about, line by line."""
+        """The text shown when hovering over a node's gradients, line by line."""
         ran = self._ran(node)
         names = list(dict.fromkeys(one.name for one in ran))
         lines = [f"gradients of {clean(node.label, 80)}"]
@@ -141,7 +141,7 @@ class Words:
             lines.append(f"module: {clean(node.modules[-1].rpartition(':')[0], 80)}")
         return lines
 
-    # The whole ----------------------------------------------------------------------------------------------------
+    # Notes --------------------------------------------------------------------------------------------------------------
 
     def notes(self, graph: Graph, whole: Graph) -> tuple[str, ...]:
         """What a reader must know about a view of a graph."""
@@ -171,7 +171,7 @@ def _seconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3f} ms" if seconds < 1 else f"{seconds:.3f} s"
 
 
-# The colours of the types of operation, told apart by colour-blind readers and in grey print.
+# Colours of the operation types. Colour-blind readers can tell them apart, and so can grey prints.
 
 # name, fill, border
 LOOKS = {
@@ -194,17 +194,16 @@ def edge_color(kind: str) -> str:
     return "#B4480A" if kind == GRADIENT_FLOW else "#4D525B"
 
 
-# The picture of what a tracker saw: torcheer's layout of the forward graph, with a node for the gradients beside each
-# node.
+# A scene: torcheer's layout of the forward graph, with a node for the gradients beside each node.
 
-WHOLE = 150  # operations up to which a graph is drawn whole; with its gradients that is a few hundred nodes
+WHOLE = 150  # operations up to which a graph is drawn whole, with gradients a few hundred nodes
 _COLLAPSED = PictureOptions(rolled=False, fold_repeats=False, legend=False)
 _ANYTHING = PictureOptions(legend=False)
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
-    """A node with its place. `kind` is None for an output and other nodes that are no operation."""
+    """A node with its position. `kind` is None for nodes other than operations, such as outputs."""
 
     key: str
     lines: tuple[str, ...]
@@ -222,19 +221,19 @@ class Scene:
     title: str
     notes: tuple[str, ...]
     nodes: tuple[PlacedNode, ...]
-    edges: dict[str, list[LaidOutEdge]]  # by what they carry: data_flow, gradient_flow
+    edges: dict[str, list[LaidOutEdge]]  # by kind of edge: data_flow, gradient_flow
     boxes: tuple[LaidOutBox, ...]
     bounds: Rect
 
     @property
     def kinds(self) -> list[OperationType]:
-        """The types of operation in the picture, in the order the legend lists them."""
+        """The operation types in the picture, in the order of the legend."""
         seen = {node.kind for node in self.nodes}
         return [kind for kind in OperationType if kind in seen]
 
 
 def make_scene(tracker: ComputationalGraphTracker) -> Scene:
-    """Lay out what a tracker saw; what is too large or too slow is drawn with its modules collapsed, and the notes say so."""
+    """Lay out the graph of a tracker. If it is too large or too slow, modules are collapsed, and a note says so."""
     words = Words(tracker.translation, times=tracker.track_timing, sizes=tracker.track_memory)
     assert tracker.history is not None
     graph = _without_orphans(tracker.history.graph)
@@ -248,13 +247,13 @@ def make_scene(tracker: ComputationalGraphTracker) -> Scene:
 
 
 def _without_orphans(graph: Graph) -> Graph:
-    """The graph without operations that no input leads to and that lead to no output, such as counters of batch norms."""
+    """The graph without operations connected to neither an input nor an output, such as counters of batch norms."""
     kept = {node.key for node in graph.nodes if node.from_input or node.to_output}
     return restrict(graph, kept) if kept else graph
 
 
 def _laid_out(graph: Graph, words: Words) -> Layout:
-    """Everything; failing that, with modules collapsed; failing that, also with equal blocks and passes drawn once."""
+    """The whole graph if possible; else with collapsed modules; else also with repeated blocks and passes drawn once."""
 
     def gradients(view: Graph) -> Companions:
         lines = {node.key: tuple(words.gradient_lines(node)) for node in view.nodes}

@@ -1,4 +1,4 @@
-"""What a tracked graph is made of: nodes, edges, and the kinds of operation."""
+"""The parts of a tracked graph: nodes, edges, and operation types."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 Shape = tuple[int, ...]
 
-DATA_FLOW = "data_flow"  # a tensor went from one to the other
-GRADIENT_FLOW = "gradient_flow"  # a gradient did
-PARAMETER = "parameter"  # a parameter or buffer was read
-CALLS = "calls"  # a module ran the other
+DATA_FLOW = "data_flow"  # a tensor flowed from source to target
+GRADIENT_FLOW = "gradient_flow"  # a gradient flowed from source to target
+PARAMETER = "parameter"  # the target read a parameter or buffer
+CALLS = "calls"  # the source module called the target module
 
 
 class OperationType(Enum):
-    """What a node stands for.
+    """The type of a node.
 
-    FORWARD: the forward pass of a module that calls other modules. LAYER_OP: that of a module that calls none. BACKWARD: the
-    backward pass of a module. TENSOR_OP: one call of a torch function. GRADIENT_OP: one autograd node that ran. MEMORY_OP:
-    memory that is filled without computing: inputs, parameters, buffers, factories, copies. CUSTOM: what torch has no name
-    for, such as the inside of a compiled extension or the backward of a `torch.autograd.Function`.
+    FORWARD: the forward pass of a module that calls other modules. LAYER_OP: the forward pass of a module that calls none.
+    BACKWARD: the backward pass of a module. TENSOR_OP: one call of a torch function. GRADIENT_OP: one autograd node that
+    ran. MEMORY_OP: memory that is filled without computing: inputs, parameters, buffers, factories, copies. CUSTOM: code
+    unknown to torch, such as the inside of a compiled extension or the backward of a `torch.autograd.Function`.
     """
 
     FORWARD = "forward"
@@ -44,7 +44,7 @@ class GraphNode:
     output_shapes: list[Shape] | None = None
     parameters: dict[str, Any] | None = None  # by name: shape, dtype, whether it is trained
     execution_time: float | None = None  # seconds
-    memory_usage: int | None = None  # bytes of what it returned
+    memory_usage: int | None = None  # bytes of the returned tensors
     metadata: dict[str, Any] | None = None
     parent_ids: list[str] | None = None
     child_ids: list[str] | None = None
@@ -63,7 +63,7 @@ class GraphEdge:
 
 
 class TrackedGraph:
-    """Nodes by id, in the order they were added, and the edges between them, each once; of gradients as many as flow."""
+    """Nodes by id, in the order they were added, and edges, each once; gradient edges once for each gradient."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, GraphNode] = {}
@@ -74,18 +74,18 @@ class TrackedGraph:
         return list(self._edges.values())
 
     def add(self, node: GraphNode) -> GraphNode:
-        """Add a node; of two with the same id, the first stays."""
+        """Add a node; if its id exists, the existing node stays."""
         return self.nodes.setdefault(node.id, node)
 
     def connect(
         self, source: str, target: str, kind: str, shape: Shape | None = None, *, turn: int = 0, **metadata: Any
     ) -> None:
-        """Add an edge between two nodes of the graph that are not the same. `turn` tells several edges of one kind apart."""
+        """Add an edge between two different nodes of the graph. `turn` distinguishes several edges of one kind."""
         if source != target and source in self.nodes and target in self.nodes:
             self._edges.setdefault((source, target, kind, turn), GraphEdge(source, target, kind, shape, metadata or None))
 
     def finish(self, start: int | None) -> TrackedGraph:
-        """Tell every node its neighbours, and put the nodes in the order they ran. `start` is when tracking began, in ns."""
+        """Set the neighbours of every node, and sort nodes by time. `start` is the start of tracking, in ns."""
         parents: dict[str, list[str]] = {name: [] for name in self.nodes}
         children: dict[str, list[str]] = {name: [] for name in self.nodes}
         for source, target in dict.fromkeys((source, target) for source, target, _, _ in self._edges):

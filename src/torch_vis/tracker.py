@@ -1,4 +1,4 @@
-"""The tracker: follows a model forward and backward, and answers what it saw."""
+"""The tracker: follows a model forward and backward, and returns its graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .structures import GraphEdge, GraphNode, TrackedGraph
 
 
 class ComputationalGraphTracker:
-    """Follows what a model does between `start_tracking` and `stop_tracking`.
+    """Follows a model between `start_tracking` and `stop_tracking`.
 
     >>> import torch
     >>> model, x = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()), torch.ones(1, 2)
@@ -30,9 +30,9 @@ class ComputationalGraphTracker:
 
     Args:
         model: the model; other modules that run meanwhile are followed too, and named after their classes.
-        track_memory: tell the bytes of every node, and what CUDA and the process hold.
-        track_timing: tell the seconds of every node.
-        track_tensor_ops: follow every torch function and autograd node. Without, only modules are followed, which is cheap.
+        track_memory: record the bytes of every node, and the memory of CUDA and of the process.
+        track_timing: record the seconds of every node.
+        track_tensor_ops: follow every torch function and autograd node. Otherwise only modules are followed, which is cheap.
 
     The forward and backward passes are the user's own, so their effects stay. Tensors are not kept. Work on other threads is
     not seen.
@@ -51,9 +51,9 @@ class ComputationalGraphTracker:
         self.track_memory = bool(track_memory)
         self.track_timing = bool(track_timing)
         self.track_tensor_ops = bool(track_tensor_ops)
-        self.history: ModelHistory | None = None  # what torcheer recorded, where every operation was followed
+        self.history: ModelHistory | None = None  # torcheer's recording, if every operation was followed
         self._leave: contextlib.ExitStack | None = None
-        self._calls: ModuleCalls | None = None  # where only modules were
+        self._calls: ModuleCalls | None = None  # if only modules were followed
         self._start = self._end = 0
         self._uses_cuda = self._on_device = False
         self._memory: dict[str, dict[str, int]] = {}
@@ -63,7 +63,7 @@ class ComputationalGraphTracker:
     # Tracking -----------------------------------------------------------------------------------------------------
 
     def start_tracking(self) -> ComputationalGraphTracker:
-        """Begin to follow whatever runs on this thread. What was tracked before is forgotten."""
+        """Start to follow everything that runs on this thread. Earlier results are dropped."""
         self._begin()
         leave = contextlib.ExitStack()
         if self.track_tensor_ops:
@@ -75,7 +75,7 @@ class ComputationalGraphTracker:
         return self
 
     def stop_tracking(self) -> ComputationalGraphTracker:
-        """End tracking. From now on the tracker answers what it saw."""
+        """Stop tracking. From now on the results are available."""
         self.__exit__(None, None, None)
         return self
 
@@ -92,11 +92,11 @@ class ComputationalGraphTracker:
 
     @property
     def is_tracking(self) -> bool:
-        """Whether tracking has begun and not ended."""
+        """True between start and stop of tracking."""
         return self._leave is not None
 
     def run(self, input_tensor: Any, *, include_loss: bool = False, called: str = "tracker.run") -> ComputationalGraphTracker:
-        """Track one forward and backward pass of the model, and leave everything as it was."""
+        """Track one forward and backward pass of the model, and restore everything."""
         step = TrainingStep(self.model, input_tensor, include_loss=include_loss, called=called)
         self._begin()
         began = now()
@@ -131,7 +131,7 @@ class ComputationalGraphTracker:
         self._memory = {"before": self._sample()}
 
     def _close(self, error: BaseException | None) -> None:
-        """Let an exception lead to what was tracked until it was raised."""
+        """Attach the graph up to this point to an exception."""
         self._memory["after"] = self._sample()
         if error is not None and (self.history is not None or self._calls is not None):
             note = "torch_vis: what was tracked until then is on this exception, as error.tracker."
@@ -139,12 +139,12 @@ class ComputationalGraphTracker:
 
     @property
     def _options(self) -> dict[str, Any]:
-        """What torcheer is to record: everything that ran, no tensors, and times where the work is done."""
+        """torcheer's options: every operation, no tensors, and times measured on the device."""
         chosen: dict[str, Any] = {"layers_to_save": "none", "keep_orphans": True, "time_on_device": self._on_device}
-        return {**chosen, "save_gradients": lambda operation: False}  # follow gradients, and keep none
+        return {**chosen, "save_gradients": lambda operation: False}  # follow gradients, but keep none
 
     def _sample(self) -> dict[str, int]:
-        """What the process and all CUDA devices hold, where that can be read."""
+        """The memory of the process and of all CUDA devices, as far as it can be read."""
         if not self.track_memory:
             return {}
         process = torcheer.device_memory("cpu").process
@@ -155,11 +155,11 @@ class ComputationalGraphTracker:
                 found[f"cuda_{name}"] = sum(getattr(one, name) for one in held)
         return found
 
-    # What was seen ------------------------------------------------------------------------------------------------
+    # Results ------------------------------------------------------------------------------------------------------------
 
     @property
     def graph(self) -> TrackedGraph:
-        """The nodes and edges, made when they are first asked for."""
+        """The nodes and edges, computed at first access."""
         if self._graph is None:
             if self.is_tracking:
                 raise InvalidArgument("this tracker is still tracking: call stop_tracking() first.")
@@ -186,7 +186,7 @@ class ComputationalGraphTracker:
 
     @property
     def translation(self) -> Translation:
-        """How operations of the history became nodes. Only where every operation was followed."""
+        """Maps operations of the history to nodes; only if every operation was followed."""
         if self.graph is not None and self._translation is None:
             raise InvalidArgument("only layers were tracked: track with track_tensor_ops=True.")
         assert self._translation is not None
@@ -203,20 +203,20 @@ class ComputationalGraphTracker:
 
     @property
     def execution_time(self) -> float:
-        """Seconds from the start of tracking to its end."""
+        """Seconds from the start to the end of tracking."""
         return (self._end - self._start) / 1e9
 
     def get_graph_summary(self) -> dict[str, Any]:
-        """Totals: how many nodes and edges of which type, how long, how much memory. See `docs/torch_vis.md` for the keys."""
+        """Totals: numbers of nodes and edges by type, time, memory. See `docs/torch_vis.md` for the keys."""
         return summarize(self)
 
     def get_graph_data(self) -> dict[str, Any]:
-        """Everything, as plain values that JSON can hold: `nodes`, `edges`, `summary`, and the version of the schema."""
+        """The whole graph as JSON values: `nodes`, `edges`, `summary`, and the version of the schema."""
         return as_document(self)
 
     @property
     def memory(self) -> dict[str, dict[str, int]]:
-        """What the process and CUDA held, `before` and `after`; empty without `track_memory`."""
+        """The memory of the process and of CUDA, `before` and `after`; empty without `track_memory`."""
         return {when: held for when, held in self._memory.items() if held}
 
     @property

@@ -1,4 +1,4 @@
-"""Runs a model and draws what it did."""
+"""Runs a model and draws its graph."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def visualize_computational_graph(
 
     Args:
         model, input_tensor, include_loss: as in `track_computational_graph_execution`.
-        renderer: `"plotly"` gives an interactive `plotly.graph_objects.Figure`; `"matplotlib"` a `matplotlib.figure.Figure`,
-            which is also the current one of `pyplot`.
+        renderer: `"plotly"` returns an interactive `plotly.graph_objects.Figure`; `"matplotlib"` a
+            `matplotlib.figure.Figure`, which also becomes the current figure of `pyplot`.
 
-    Too large a graph is drawn with its modules collapsed, and the title says so.
+    A graph that is too large is drawn with its modules collapsed, and the title says so.
     """
     if renderer not in _RENDERERS:
         raise InvalidArgument(f"renderer is one of {', '.join(map(repr, _RENDERERS))}; got {renderer!r}.")
-    if find_spec(renderer) is None:  # told before the model runs
+    if find_spec(renderer) is None:  # raise before the model runs
         raise ImportError(f"{renderer.capitalize()} not available: renderer={renderer!r} needs it. Run: pip install {renderer}")
     tracker = track_computational_graph_execution(model, input_tensor, include_loss=include_loss)
     return _RENDERERS[renderer](make_scene(tracker))

@@ -1,7 +1,8 @@
-"""Holds signals back for a moment, so that no handler raises between two lines that belong together.
+"""Context managers that always run their cleanup, even if a signal interrupts, and the ending of child processes.
 
-Python runs the handlers of signals between any two instructions of the main thread, and most handlers raise:
-`KeyboardInterrupt`, the `SystemExit` of a handler of SIGTERM, the time limit of SIGALRM.
+Python runs signal handlers between any two instructions of the main thread, and most handlers raise: `KeyboardInterrupt`,
+the `SystemExit` of a handler of SIGTERM, the time limit of SIGALRM. `held_signals` delays handlers for a moment, `Managed`
+builds context managers on it.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
-LONGEST: Final = 10.0  # seconds; a signal that comes after that is handled at once: leaving may wait for something
-# `signal` makes enumerations of the numbers that these return, which takes ten times as long
+LONGEST: Final = 10.0  # seconds; a signal after that is handled at once, because leaving a block may wait for something
+# `signal` converts the results of these functions to enumerations, which takes ten times as long
 _plain: Any = sys.modules.get("_signal", signal)
 _handler_of: Callable[[int], Any] = _plain.getsignal
 _handle: Callable[[int, Any], Any] = _plain.signal
 _NUMBERS: Final = tuple(sorted(map(int, signal.valid_signals())))
 
-_holding: list[held_signals] = []  # the block of the main thread in which signals are held back now, if any
+_holding: list[held_signals] = []  # the block that holds signals back at the moment, if any
 
 
 class held_signals:  # noqa: N801 - used as a function: `with held_signals():`
-    """Inside, handlers written in Python do not run. Those whose signals came run when the block is over. Blocks may nest.
+    """Inside this block, Python signal handlers are delayed until its end. Blocks may nest.
 
-    Handlers run in the main thread only, so in other threads nothing is to be done. No code of the user's belongs inside.
+    Handlers run only in the main thread, so in other threads nothing happens. Never call the user's code inside.
     """
 
     __slots__ = ("_came", "_handlers", "_holds", "_left", "_note", "_since")
@@ -52,31 +53,31 @@ class held_signals:  # noqa: N801 - used as a function: `with held_signals():`
             for number in self._handlers:
                 _handle(number, self._note)
             _holding.append(self)
-        except BaseException as error:  # of a handler that was not replaced yet
+        except BaseException as error:  # raised by a handler that was not replaced yet
             self._end()
             del self._note
             self._holds = False
-            if not isinstance(error, ValueError):  # as in an interpreter that is not the main one
+            if not isinstance(error, ValueError):  # raised in a subinterpreter
                 raise
 
     def __exit__(self, *error: object) -> None:
         if self._holds:
             try:
                 self._end()
-            finally:  # again, where a handler that was back raised
+            finally:  # repeated if a restored handler raised
                 self._end()
-                del self._note  # which leads here
+                del self._note  # it refers to this object
                 self._run(list(self._came))
 
     def _noted(self, number: int, frame: FrameType | None) -> None:
-        """Stands in for a handler."""
+        """Replaces a handler, and notes its signal."""
         if self in _holding and monotonic() - self._since < LONGEST:
             self._came[number] = frame
-        else:  # a program that got this handler as the one before its own put it back
+        else:  # a program that replaced this handler has restored it since
             self._handlers[number](number, frame)
 
     def _end(self) -> None:
-        """Put the handlers back, but for those that somebody replaced meanwhile."""
+        """Restore the handlers, except those replaced by somebody else meanwhile."""
         while self._left:
             number = self._left[-1]
             if _handler_of(number) is self._note:
@@ -86,7 +87,7 @@ class held_signals:  # noqa: N801 - used as a function: `with held_signals():`
             _holding.remove(self)
 
     def _run(self, numbers: list[int]) -> None:
-        """Run the handlers whose signals came, each of them whatever the others raise."""
+        """Run the handlers of the signals that came, even if one raises."""
         if numbers:
             try:
                 self._handlers[numbers[0]](numbers[0], self._came[numbers[0]])
@@ -94,10 +95,10 @@ class held_signals:  # noqa: N801 - used as a function: `with held_signals():`
                 self._run(numbers[1:])
 
 
-# Context managers around a user's code that end in any case, and leave the user's exceptions alone.
+# Context managers around the user's code that always end, and leave the user's exceptions unchanged.
 #
-# `contextlib.contextmanager` sets attributes of an exception that passes through it. For an exception that is a
-# frozen dataclass that fails, and the user gets a `FrozenInstanceError` instead of the model's own error.
+# `contextlib.contextmanager` sets attributes of an exception that passes through it. For an exception that is a frozen
+# dataclass this fails, and the user gets a `FrozenInstanceError` instead of the model's own error.
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -106,14 +107,14 @@ T = TypeVar("T")
 class _Leave:
     """The `__exit__` of a `Managed`.
 
-    Python may run the handler of a signal when it has called `__exit__`, before the first line of that: then nothing is undone.
-    So what a `with` statement calls at its end also undoes everything when it is dropped without having been called.
+    Python may run a signal handler after calling `__exit__`, but before its first line: then nothing is undone. So the bound
+    `__exit__` that a `with` statement holds also ends the block when it is dropped without having been called.
     """
 
     def __get__(self, manager: Managed[Any] | None, cls: type) -> Any:
         if manager is None:
             return self
-        leave = partial(type(manager).leave, manager)  # a frame of `leave` refers to `manager`, and not to the net
+        leave = partial(type(manager).leave, manager)  # a frame of `leave` refers to `manager`, not to the generator
         if not manager.has_begun:
             vars(leave)["net"] = net = _net(manager)
             next(net)
@@ -121,13 +122,13 @@ class _Leave:
         return leave
 
     def __call__(self, manager: Managed[Any], *error: Any) -> bool | None:
-        return manager.leave(*error)  # as `contextlib.ExitStack` calls it
+        return manager.leave(*error)  # called like this by `contextlib.ExitStack`
 
 
 def _net(manager: Managed[Any]) -> Iterator[None]:
-    """A generator that, dropped at its `yield`, ends a `with` block that nobody ended.
+    """A generator that, dropped at its `yield`, ends a `with` block that has not ended.
 
-    Not a class with a `__del__`, which Python calls in any case: what the handler of a signal raises there is lost.
+    A class with `__del__` would not do: an exception raised there by a signal handler is lost.
     """
     try:
         yield
@@ -137,13 +138,13 @@ def _net(manager: Managed[Any]) -> Iterator[None]:
 
 
 class Managed(Generic[T]):
-    """A context manager that no signal interrupts while it begins and ends, and that ends in any case.
+    """A context manager that signals do not interrupt while it begins and ends, and that always ends.
 
-    Subclasses say what is done, in `_begin` and `_end`. Where `_begin` raises, it undoes what it did.
+    Subclasses define `_begin` and `_end`. A `_begin` that raises must undo what it did.
     """
 
     has_begun = False
-    _net: Callable[[], Any] | None = None  # leads to the net below a `with` statement
+    _net: Callable[[], Any] | None = None  # returns the generator that `_net` made for a `with` statement
 
     def _begin(self) -> T:
         raise NotImplementedError
@@ -173,7 +174,7 @@ class Managed(Generic[T]):
         __exit__ = _Leave()
 
     def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
-        """End the block, unless that was done."""
+        """End the block, unless it has ended."""
         with held_signals():
             if not self.has_begun:
                 return None
@@ -185,7 +186,7 @@ class Managed(Generic[T]):
 
 
 class undoing(Managed[ExitStack]):  # noqa: N801 - used as a function: `with undoing() as undo:`
-    """What is given to `undo.callback` in the block is called when the block is over, the last one first."""
+    """At the end of the block, the functions registered by `undo.callback` are called, the last one first."""
 
     def _begin(self) -> ExitStack:
         self._undo = ExitStack()
@@ -196,7 +197,7 @@ class undoing(Managed[ExitStack]):  # noqa: N801 - used as a function: `with und
 
 
 class Cleaning(Managed[T]):
-    """Runs a generator to its `yield` and, when the block is over, whatever way it ended, to its end."""
+    """Runs a generator to its `yield`, and to its end when the block is over, even after an error."""
 
     def __init__(self, steps: Iterator[T]) -> None:
         self._steps = steps
@@ -209,7 +210,7 @@ class Cleaning(Managed[T]):
 
 
 def cleaning(function: Callable[P, Iterator[T]]) -> Callable[P, Cleaning[T]]:
-    """Make a context manager of a generator function that yields once; what follows the `yield` always runs.
+    """Turn a generator function that yields once into a context manager. The code after the `yield` always runs.
 
     >>> @cleaning
     ... def telling():
@@ -228,15 +229,15 @@ def cleaning(function: Callable[P, Iterator[T]]) -> Callable[P, Cleaning[T]]:
     return made
 
 
-# Ends processes that this library started, in a time that is known before.
+# Ends child processes within a known time.
 
-_PATIENCE = 5.0  # seconds until a process that was killed is gone; one that the system holds back (a dead disk) never is
+_PATIENCE = 5.0  # seconds to wait for a killed process; a process stuck in the kernel (a dead disk) never ends
 
 
 def end_process(process: subprocess.Popen[bytes], patience: float = 0.0) -> None:
-    """Wait `patience` seconds for a process to end, then kill it. Return also where the system cannot end it."""
+    """Wait `patience` seconds for a process to end, then kill it. Returns even if the system cannot end it."""
     if process.stdin is not None:
-        with contextlib.suppress(OSError, ValueError):  # it is gone, and reads no more
+        with contextlib.suppress(OSError, ValueError):  # the process is gone
             process.stdin.close()
     try:
         process.wait(patience)
@@ -245,15 +246,15 @@ def end_process(process: subprocess.Popen[bytes], patience: float = 0.0) -> None
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_PATIENCE)
     for pipe in (process.stdout, process.stderr):
-        if pipe is not None and sys.platform != "win32":  # where a thread of `communicate` may be reading it for ever
+        if pipe is not None and sys.platform != "win32":  # on Windows a thread of `communicate` may read it for ever
             pipe.close()
 
 
 def kill_process(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process, stopped or not, and, where it leads a group of its own, what it started: that may hold its pipes."""
+    """Kill a process, stopped or not. If it leads a process group, kill the group: its children may hold its pipes."""
     if sys.platform != "win32":
         with contextlib.suppress(OSError):
-            if process.returncode is None and os.getpgid(process.pid) == process.pid:  # nobody else has that number yet
+            if process.returncode is None and os.getpgid(process.pid) == process.pid:  # the number is not reused yet
                 os.killpg(process.pid, signal.SIGKILL)
                 return
     with contextlib.suppress(OSError):

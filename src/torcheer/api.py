@@ -50,7 +50,7 @@ def log_forward_pass(
     save_to: str | os.PathLike[str] | None = None,
     **options: Unpack[LogOptions],
 ) -> ModelHistory:
-    """Run a model once and return everything that happened.
+    """Run a model once and return its whole history.
 
     >>> import torch, torcheer
     >>> history = torcheer.log_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2))
@@ -58,32 +58,33 @@ def log_forward_pass(
     (1, 3)
 
     Args:
-        model: any callable; usually a module. It runs once, as it is, and is left as it was.
-        input_args: a tuple is the positional arguments; anything else is one argument. A tuple of two or more is one argument
-            where `forward` has just one positional parameter. A mapping (a tokenizer's `BatchEncoding`), given alone, is the
-            named arguments when every key names a parameter of `forward`. Tensors are found in any nesting.
-        input_kwargs: the named arguments, in any mapping; `input_args` may then be left out.
-        random_seed: seeds Python, NumPy and torch for this pass. The random states are put back afterwards.
-        random_state: starts this pass from another one's `history.random_state`, which repeats its random numbers.
-        vis_opt: also shows a picture: `"unrolled"`, each pass of a layer on its own, or `"rolled"`, each layer once. Other
-            options of a picture are arguments of `history.draw(…)`.
-        save_to: writes what is kept to this file as it is made, and returns the history that `load` opens: for what does not
-            fit into memory. A pass that raises or is interrupted leaves no file.
-        layers_to_save: `"all"`, `"none"`, `"modules"` (what leaves a module), or a key: a label, an address, a glob, a class, a
-            torch function, a function of an `Operation`, a list (docs/keys.md). The graph is logged in full either way.
-        output_device: where kept activations are moved as they are made.
-        activation_postfunc: keeps what this returns instead of the tensor.
-        save_gradients: follow gradients too: True, or what `layers_to_save` takes. The outputs then carry their autograd graph:
-            compute a loss from `history.outputs[0].tensor_contents` and run `loss.backward()` or `history.log_backward(loss)`.
-        time_on_device: time operations on a GPU by events, read after the pass, instead of by the processor's clock, which
-            sees only how long it takes to hand them over. Slower.
+        model: any callable; usually a module. It runs once, as it is, and is restored afterwards.
+        input_args: a tuple holds the positional arguments; anything else is one argument. If `forward` takes one positional
+            argument, a tuple of several is passed to it whole. A mapping (a tokenizer's `BatchEncoding`), given alone, holds
+            the keyword arguments if every key names a parameter of `forward`. Tensors are found in any nesting.
+        input_kwargs: the keyword arguments, in any mapping; `input_args` may then be left out.
+        random_seed: seeds Python, NumPy and torch for this pass. The random states are restored afterwards.
+        random_state: starts this pass from another history's `history.random_state`, which repeats its random numbers.
+        vis_opt: also shows a picture: `"unrolled"`, each pass of a layer on its own, or `"rolled"`, each layer once. For
+            other options use `history.draw(…)`.
+        save_to: writes kept tensors to this file during the pass, and returns the history that `load` opens: for activations
+            that do not fit into memory. A pass that raises or is interrupted leaves no file.
+        layers_to_save: `"all"`, `"none"`, `"modules"` (the outputs of modules), or a key: a label, an address, a glob, a
+            class, a torch function, a function of an `Operation`, a list (docs/keys.md). The graph is always logged in full.
+        output_device: the device to which kept activations are moved.
+        activation_postfunc: a function of a tensor; its result is kept instead of the tensor.
+        save_gradients: follow gradients too: True, or a value as for `layers_to_save`. The outputs then carry their autograd
+            graph: compute a loss from `history.outputs[0].tensor_contents` and run `loss.backward()` or
+            `history.log_backward(loss)`.
+        time_on_device: time operations on a GPU by events, read after the pass. The CPU clock, the default, measures only
+            the launch of an operation. Slower.
         keep_orphans: also show operations that are connected to neither an input nor an output.
-        layer_label_format: how labels look, for example `"{type}{type_number}"`.
-        unseen: what to do where work on other threads could not be seen, or something unseen wrote to a tensor of the pass:
-            `"warn"`, `"raise"` an `UnseenWork` when the pass is over, or `"ignore"`. `history.notes` says it in any case.
+        layer_label_format: the format of labels, for example `"{type}{type_number}"`.
+        unseen: the reaction if work on other threads could not be seen, or if unwatched code wrote to a tensor of the pass:
+            `"warn"`, `"raise"` an `UnseenWork` when the pass is over, or `"ignore"`. `history.notes` always says it.
 
-    Limits: work on other threads cannot be seen (`unseen` says what then), nor can the inside of TorchScript and compiled
-    extensions, which are logged as one opaque operation.
+    Limits: work on other threads cannot be seen (see `unseen`), nor can the inside of TorchScript and compiled extensions,
+    which are logged as one opaque operation.
     """
     arguments = _arguments(model, input_args, input_kwargs, "log_forward_pass")
     if vis_opt not in ("none", "unrolled", "rolled"):
@@ -113,7 +114,7 @@ def log_forward_pass(
 def _streamed(
     run: LoggedRun, path: Path, model: Any, arguments: Arguments, seed: int | None, state: RandomState | None
 ) -> ModelHistory:
-    """Log a pass into a file, and open that."""
+    """Log a pass into a file, and open the file."""
     if run.log.backward is not None:
         raise InvalidArgument(
             "save_to writes a file as the model runs, and gradients come later: log with save_gradients alone, run the "
@@ -124,10 +125,10 @@ def _streamed(
             run_model(run, model, arguments, seed, state, sink=file)
             file.finish(run)
         except BaseException:
-            for number in range(len(run.log.rows)):  # the partial history has no file to read from
+            for number in range(len(run.log.rows)):  # the partial history cannot read from an unfinished file
                 run.log.forget(number)
             if file.refused is not None:
-                raise file.refused from None  # Python takes a TypeError inside of an operator for a missing operator
+                raise file.refused from None  # Python would take a TypeError inside an operator for a missing operator
             raise
     saved = load_run(path)
     with contextlib.suppress(InvalidArgument, ModelMismatch):  # only modules have parameters to bind
@@ -138,7 +139,7 @@ def _streamed(
 def load(
     path: str | os.PathLike[str], *, model: Callable[..., object] | None = None, functions: Iterable[Callable[..., object]] = ()
 ) -> ModelHistory:
-    """Open a history that `history.save` wrote. It answers all that the saved one did; tensors are read when asked for.
+    """Open a history that `history.save` wrote. It offers everything the saved history did; tensors are read when accessed.
 
     >>> import tempfile, torch, torcheer
     >>> history = torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(2))
@@ -147,11 +148,11 @@ def load(
     tensor([1., 1.])
 
     Args:
-        path: the file. It must stay as it is while the history is in use.
-        model: the model that was logged, with the weights it had: what `replay` and `validate` need where the file was saved
-            without `params=True`. Raises `ModelMismatch` where names, shapes or values differ.
-        functions: functions of yours that `replay` and `validate` may call: functions, modules, `torch.ops.my_library`. Others
-            than these and torch's own are known by name alone.
+        path: the file. It must not change while the history is in use.
+        model: the logged model, with the same weights: `replay` and `validate` need it if the file was saved without
+            `params=True`. Raises `ModelMismatch` if names, shapes or values differ.
+        functions: your functions that `replay` and `validate` may call: functions, modules, `torch.ops.my_library`. Other
+            functions outside torch are known by name only.
 
     Nothing in the file is imported or run, whoever wrote it. A damaged file raises `UnreadableFile`.
     """
@@ -173,7 +174,7 @@ def show_model_graph(
     random_seed: int | None = None,
     **options: Unpack[DrawOptions],
 ) -> Picture:
-    """Run a model once and draw what it did.
+    """Run a model once and draw its graph.
 
     >>> import io, torch, torcheer
     >>> picture = torcheer.show_model_graph(torch.nn.Linear(2, 3), torch.ones(1, 2), path=io.BytesIO())
@@ -185,7 +186,7 @@ def show_model_graph(
         path: where to write the picture; without one it is shown.
         format, options: as in `ModelHistory.draw`.
     """
-    chosen = picture_options(options)  # what is wrong is told before the model runs
+    chosen = picture_options(options)  # wrong options raise before the model runs
     check_format(path, format)
     saved: LayersToSave = "all" if callable(chosen.color_by) else "none"
     args, kwargs = _arguments(model, input_args, input_kwargs, "show_model_graph")
@@ -232,8 +233,8 @@ def validate_forward_pass(
     >>> bool(torcheer.validate_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2)))
     True
 
-    The arguments are those of `log_forward_pass`. The report is true when everything agrees; printed, it says what was
-    checked, what was exempt and why, and the first disagreement.
+    The arguments are those of `log_forward_pass`. The report is true if everything agrees; printed, it lists the checks, the
+    exemptions with reasons, and the first disagreement.
 
     Limits: the model runs about three times, each call a few times more, and copies of its tensors are made.
     """
@@ -246,7 +247,7 @@ def validate_forward_pass(
 
 
 class recording(Managed[ModelHistory]):  # noqa: N801 - used as a function: `with recording() as history`
-    """Log whatever runs inside a `with` block: a training step, `generate()`, several models.
+    """Log everything that runs inside a `with` block: a training step, `generate()`, several models.
 
     >>> import torch, torcheer
     >>> model, x = torch.nn.Linear(2, 3), torch.ones(1, 2)
@@ -256,12 +257,12 @@ class recording(Managed[ModelHistory]):  # noqa: N801 - used as a function: `wit
     ['input_1_0', 'linear_1_1', 'sum_1_2', 'output_1_3']
 
     Args:
-        models: models to know by name. A single one gives its modules their plain addresses; of several, and of models
-            not named here, addresses start with the class name.
-        options: `layers_to_save` and the others that follow it in `log_forward_pass`.
+        models: models to know by name. A single model gives its modules their plain addresses; for several models, and for
+            models not named here, addresses start with the class name.
+        options: `layers_to_save` and the options after it in `log_forward_pass`.
 
-    What the code in the block gives a model is an input, wherever it was made. The history can be looked at while it grows
-    and is complete when the block ends. The code is the user's own, so its effects (updated weights, random state) stay.
+    Every tensor that the code in the block passes to a model is an input. The history can be read while it grows, and is
+    complete when the block ends. The code is the user's own, so its effects (updated weights, random state) stay.
     """
 
     @shows_options
@@ -290,7 +291,7 @@ class recording(Managed[ModelHistory]):  # noqa: N801 - used as a function: `wit
         self._session.leave(kind, error, trace)
 
     def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """End the recording, unless that was done."""
+        """End the recording, unless it has ended."""
         if self.has_begun:
             super().leave(kind, error, trace)
             with thread_as_found():

@@ -1,10 +1,10 @@
-"""Changes of values, made while a model runs or while a log is run again.
+"""Changes of values, applied while a model runs or while a log is replayed.
 
     from torcheer import changes
     with tl.intervene(model, {"blocks.6": changes.add(vector, at=(..., -1, slice(None)))}):
         model(x)
 
-A change takes the present value and returns the new one; gradients flow through it. `at` is any index of the tensor: only
+A change takes the present value and returns the new value; gradients flow through it. `at` is any index of the tensor: only
 the selected part is changed. `heads` selects attention heads.
 """
 
@@ -32,16 +32,16 @@ class HeadAxis:
     """The dimension of a value along which its attention heads lie."""
 
     dim: int
-    heads: tuple[int, ...]  # the head at each position of the dimension; -1: none
+    heads: tuple[int, ...]  # for each position of the dimension: its head, or -1
     dims: int  # how many dimensions the value has
 
     @property
     def count(self) -> int:
-        """How many heads there are."""
+        """The number of heads."""
         return max(self.heads, default=-1) + 1
 
     def at(self, size: int) -> tuple[int, ...] | None:
-        """The head at each of `size` positions, also for another number of samples in the same dimension; None if unknown."""
+        """The head at each of `size` positions, even if the batch size differs; None if unknown."""
         if size == len(self.heads):
             return self.heads
         count = self.count
@@ -52,11 +52,11 @@ class HeadAxis:
 class Change(ABC):
     """A change of a tensor, or of the part that `at` (an index) or `heads` (numbers of attention heads) selects."""
 
-    _is_held = False  # whether the change holds the memory of what `new` gives: the model gets a copy, to which it may write
+    _is_held = False  # True if the change keeps the result of `new`: the model then gets a copy, because it may write to it
 
     def __init__(self, at: Index = None, heads: Sequence[int] | None = None) -> None:
         if at is not None and heads is not None:
-            raise InvalidArgument("at= and heads= both say what of the tensor is changed: give one of them.")
+            raise InvalidArgument("at= and heads= both select a part of the tensor: give one of them.")
         if heads is not None and not (isinstance(heads, (list, tuple, range)) and all(isinstance(head, int) for head in heads)):
             raise InvalidArgument(f"heads is a list of numbers of attention heads, such as [0, 5]; got {heads!r}.")
         self.at = at
@@ -67,7 +67,7 @@ class Change(ABC):
         """The new value of `part`, which is `whole[index]`; index None: all of it."""
 
     def __call__(self, tensor: Tensor, where: str = "the tensor", known: HeadAxis | Sequence[int] = ()) -> Tensor:
-        """The changed tensor. `where` names the place in errors; `known` is the axis, or possible numbers, of heads there."""
+        """The changed tensor. `where` names the place in errors; `known` is its head axis, or its possible numbers of heads."""
         index = self.at if self.heads is None else head_index(tensor, self.heads, where, known)
         if index is None:
             new = fitting(self._made(tensor, tensor, None, where), tensor, where)
@@ -99,7 +99,7 @@ class Change(ABC):
 
 
 def _index_text(index: Index) -> str:
-    """An index as it is written in brackets: `[..., -1, :]`."""
+    """An index in Python's syntax: `[..., -1, :]`."""
 
     def text(one: Any) -> str:
         if isinstance(one, slice):
@@ -117,7 +117,7 @@ def _short(value: Any) -> str:
 
 
 def fitting(new: Any, old: Tensor, where: str) -> Tensor:
-    """`new` on the device and in the dtype of `old`. Raises if it is not a tensor, or has another shape."""
+    """`new` with the device and dtype of `old`. Raises if it is not a tensor, or differs in shape."""
     if not isinstance(new, Tensor) or shape_of(new) != shape_of(old):
         nothing = "None: it has to return the new tensor" if new is None else type(new).__name__
         came = shape_of(new) if isinstance(new, Tensor) else nothing
@@ -128,10 +128,10 @@ def fitting(new: Any, old: Tensor, where: str) -> Tensor:
 
 
 def head_index(tensor: Tensor, heads: Sequence[int], where: str, known: HeadAxis | Sequence[int] = ()) -> tuple[IndexPart, ...]:
-    """The index that selects attention heads, along an axis known from a history or in the dimension that the shape tells.
+    """The index of attention heads, along an axis known from a history, or in the dimension that follows from the shape.
 
-    A shape tells where it has four dimensions: (batch, heads, length, size), or with heads and length exchanged. `known` are
-    possible numbers of heads, several where queries share heads of keys and values; without any, heads are dimension 1.
+    The shape must be (batch, heads, length, size), or with heads and length swapped. `known` are possible numbers of heads,
+    several if queries share the heads of keys and values; without it, heads are dimension 1.
     """
     if isinstance(known, HeadAxis):
         return _index_along(known, tensor, heads, where)
@@ -176,7 +176,7 @@ def _number_or_tensor(value: Any, what: str, more: str = "") -> Any:
 
 
 def _operand(value: Any, part: Tensor) -> Any:
-    """The value; a tensor is moved to the device and dtype of `part`."""
+    """The value, as a tensor on the device and in the dtype of `part` if it is a tensor."""
     if not isinstance(value, Tensor):
         return value
     if not torch.can_cast(value.dtype, part.dtype):
@@ -185,7 +185,7 @@ def _operand(value: Any, part: Tensor) -> Any:
 
 
 class zero(Change):  # noqa: N801 - used as a function: `changes.zero(heads=[5])`
-    """Zeros."""
+    """Zeros in place of the value."""
 
     def __init__(self, *, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
@@ -217,7 +217,7 @@ class add(Change):  # noqa: N801
 
 
 class noise(Change):  # noqa: N801
-    """The value, plus normal noise. A seed gives the same noise at every call; the random state of torch is untouched."""
+    """The value plus normal noise. A seed gives the same noise at every call; torch's random state is unchanged."""
 
     def __init__(self, std: float = 1.0, *, seed: int = 0, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
@@ -229,13 +229,13 @@ class noise(Change):  # noqa: N801
     def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
         if not (part.is_floating_point() or part.is_complex()):
             raise TypeError(f"noise is added to floating-point values, not to {part.dtype}")
-        generator = torch.Generator().manual_seed(self.seed)  # on the processor, so that devices agree
+        generator = torch.Generator().manual_seed(self.seed)  # on the CPU, so that all devices get the same noise
         drawn = torch.randn(part.shape, generator=generator, dtype=torch.float32)
         return part + drawn.to(part.device, part.dtype) * _operand(self.std, part)
 
 
 class clamp(Change):  # noqa: N801
-    """The value, held between two limits."""
+    """The value clamped between two limits."""
 
     def __init__(
         self, min: float | None = None, max: float | None = None, *, at: Index = None, heads: Sequence[int] | None = None
@@ -251,10 +251,10 @@ class clamp(Change):  # noqa: N801
 
 
 class replace(Change):  # noqa: N801
-    """Another value (activation patching): a tensor, a layer or operation of another history, or that history itself.
+    """Another value (activation patching): a tensor, a layer or operation of another history, or a whole history.
 
-    Of a history the value with the same key is taken. With `at` or `heads` the value has the shape of the whole tensor, of
-    which the same part is taken, or the shape of the part.
+    A history provides the value with the same key. With `at` or `heads`, the value has either the shape of the whole tensor
+    (the same part is taken) or the shape of the part.
     """
 
     _is_held = True
@@ -269,7 +269,7 @@ class replace(Change):  # noqa: N801
         return self.value[index] if index is not None and self.value.shape == whole.shape else self.value
 
     def at_key(self, key: object) -> Change:
-        """This change; where it was given a history, with the value that the key means there."""
+        """This change; if it has a history, with the value of the key there."""
         if isinstance(self.value, Tensor):
             return self
         return replace(self.value[key], at=self.at, heads=self.heads)
@@ -290,10 +290,10 @@ def _contents(value: Any) -> Tensor:
 
 
 class mean(Change):  # noqa: N801
-    """A mean that was computed before (mean ablation): a number, or a tensor that broadcasts to the value.
+    """A precomputed mean (mean ablation): a number, or a tensor that broadcasts to the value.
 
-    Or features: of a layer (`features["layer3"]`), of all layers, of which that with the same key is taken, or the result of
-    the reducer `Mean`. These are means of the whole value, one for each unit; with `at` or `heads` the same part is taken.
+    Or features: of a layer (`features["layer3"]`), of all layers (the layer with the same key is used), or the result of the
+    reducer `Mean`. These are means of the whole value, one per unit; with `at` or `heads` the same part is taken.
     """
 
     _is_held = True
@@ -315,7 +315,7 @@ class mean(Change):  # noqa: N801
         return given.expand(part.shape)
 
     def at_key(self, key: Any) -> Change:
-        """This change; where it was given features, with the mean of the layer that the key means."""
+        """This change; if it has features, with the mean of the layer with this key."""
         if not _is_features(self.value):
             return self
         return mean(self.value.mean(key), at=self.at, heads=self.heads)
@@ -326,7 +326,7 @@ def _is_features(value: Any) -> bool:
 
 
 class swap(Change):  # noqa: N801
-    """Two units exchanged, along a dimension (by default the last)."""
+    """Two units swapped, along a dimension (by default the last)."""
 
     def __init__(self, one: int, other: int, *, dim: int = -1, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
@@ -349,9 +349,9 @@ class swap(Change):  # noqa: N801
 
 
 class call(Change):  # noqa: N801
-    """The result of a function of the value. A plain function that is given as a change becomes a `call`.
+    """The result of a function of the value. A plain function given as a change becomes a `call`.
 
-    It gets a copy, so it may write in place: inputs and weights, whose memory the value may be, are not touched.
+    The function gets a copy and may write to it: inputs and weights, whose memory the value may share, stay unchanged.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor], *, at: Index = None, heads: Sequence[int] | None = None) -> None:
@@ -364,14 +364,14 @@ class call(Change):  # noqa: N801
         return self.function(cloned(part))
 
     def _made(self, part: Tensor, whole: Tensor, index: Index, where: str) -> Any:
-        return self.new(part, whole, index)  # errors of the function are not wrapped in ours
+        return self.new(part, whole, index)  # errors of the function are not wrapped
 
 
-Given = Change | Tensor | Callable[[Tensor], Tensor]  # what can be given as a change
+Given = Change | Tensor | Callable[[Tensor], Tensor]  # the values accepted as a change
 
 
 def as_change(value: Any, key: object) -> Change:
-    """What was given for a key as a change: one of this file, a tensor, or a function of a tensor."""
+    """A `Change` from a value given for a key: a `Change`, a tensor, or a function of a tensor."""
     if isinstance(value, (replace, mean)):
         return value.at_key(key)
     if isinstance(value, Change):

@@ -1,4 +1,4 @@
-"""What names on a command line mean: `module:name`, classes and functions; and errors of what they name, in one line."""
+"""The `torcheer` command. Errors of the user's code are reported in one line."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from .reducers import KINDS, TopK
 
 T = TypeVar("T")
 
-_RAISED = "torcheer: raised in "  # how the note on an error of a model begins
+_RAISED = "torcheer: raised in "  # the beginning of the note on a model's error
 
 
 def find_object(name: str, what: str, example: str) -> Any:
-    """What `module:name` names; modules of the folder the command runs in too."""
+    """The object named `module:name`. Modules in the current folder can be imported, too."""
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise InvalidArgument(f"{what} is named module:name, as in {example}; got {name!r}.")
@@ -57,11 +57,11 @@ def find_object(name: str, what: str, example: str) -> Any:
 
 
 def _imported(module: str) -> Any:
-    """A module. One that is not there, and an error in one that is, are told in a line."""
+    """Import a module; raise a one-line InvalidArgument if it is missing or fails."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):  # one that this one imports
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):  # the missing module is imported by this one
             raise _not_imported(module, error) from error
         raise InvalidArgument(
             f"there is no module {error.name!r} in this folder, or installed. Write it as Python imports it: what is "
@@ -76,7 +76,7 @@ def _not_imported(module: str, error: Exception) -> InvalidArgument:
 
 
 def make_object(name: str, found: Any, what: str) -> Any:
-    """The object, or what it makes where it is a class or a function that needs no arguments."""
+    """The object, or its result if it is a class or a function without required arguments."""
     if isinstance(found, type) and (needed := _needed(found)):
         raise InvalidArgument(
             f"{name} is a class that needs {', '.join(needed)}: name a function that makes the {what} without arguments."
@@ -87,7 +87,7 @@ def make_object(name: str, found: Any, what: str) -> Any:
 
 
 def find_model(name: str) -> Callable[..., Any]:
-    """What `module:name` means: a model, or what makes one when called without arguments."""
+    """The model named `module:name`, or the result of a class or function that makes a model."""
     found = make_object(name, find_object(name, "a model", "torchvision.models:resnet18"), "model")
     if not callable(found):
         raise InvalidArgument(f"{name} is a {type(found).__name__}, not a model.")
@@ -95,7 +95,7 @@ def find_model(name: str) -> Callable[..., Any]:
 
 
 def told(what: str, call: Callable[[], T]) -> T:
-    """What a call returns. An error of the model's own is told in one line: what was called, the error, where it was raised."""
+    """The result of a call. A model's error is reported in one line: the call, the error, where it was raised."""
     try:
         return call()
     except (TorcheerError, OSError):
@@ -108,7 +108,7 @@ def told(what: str, call: Callable[[], T]) -> T:
 
 
 def _needed(function: Callable[..., Any]) -> list[str] | None:
-    """The names of the arguments that a function cannot be called without; None where its signature is not known."""
+    """The names of a function's required arguments; None if its signature is unknown."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -117,7 +117,7 @@ def _needed(function: Callable[..., Any]) -> list[str] | None:
 
 
 def object_named(text: str) -> Any:
-    """The position, slice, class or function that a text spells; None where it spells none."""
+    """The position, slice, class or function that a text spells; None if it spells none."""
     if re.fullmatch(r"-?\d+", text):
         return int(text)
     if re.fullmatch(r"(-?\d+)?(:(-?\d+)?){1,2}", text):
@@ -131,7 +131,7 @@ def object_named(text: str) -> Any:
     return found if callable(found) else None
 
 
-# `torcheer extract` and `torcheer features`: activations of whole datasets, from the command line.
+# `torcheer extract` and `torcheer features`: extract activations over whole datasets.
 
 
 def add_extract(command: argparse.ArgumentParser) -> None:
@@ -153,24 +153,26 @@ def add_extract(command: argparse.ArgumentParser) -> None:
         "--keep",
         nargs="+",
         metavar="NAME",
-        help=f"statistics instead of values: {', '.join(KINDS)}, also as TopK=50; with 'activations' values too",
+        help=f"statistics instead of values: {', '.join(KINDS)}, also as TopK=50; add 'activations' to store values too",
     )
-    command.add_argument("--dtype", help="the type that values are stored in, such as float16 (default: as they are)")
-    command.add_argument("--tokens", action="store_true", help="one row for each position that is no padding")
+    command.add_argument("--dtype", help="the dtype of stored values, such as float16 (default: unchanged)")
+    command.add_argument("--tokens", action="store_true", help="one row for each position that is not padding")
     command.add_argument(
         "--block",
         type=int,
-        help="how many samples a file has at least (default: an eighth of the samples before it, 32 to 1024)",
+        help="the least number of samples in a file (default: an eighth of the samples before it, 32 to 1024)",
     )
-    command.add_argument("--ids", metavar="NAME", help="the item of the batches that samples are known by: its name or place")
+    command.add_argument("--ids", metavar="NAME", help="the item of the batches with the samples' ids: its name or index")
     command.add_argument("--call", metavar="MODULE:FUNCTION", help="call(model, batch) runs the model")
-    command.add_argument("--device", help="where the model runs, such as cuda (default: where it is)")
-    command.add_argument("--whole-pass", action="store_true", help="run each pass to its end, not to the last of the layers")
+    command.add_argument("--device", help="the device of the model, such as cuda (default: its own)")
+    command.add_argument(
+        "--whole-pass", action="store_true", help="run each pass to its end, not only to the last of the layers"
+    )
     command.add_argument("--no-resume", action="store_true", help="refuse a folder that has features already")
 
 
 def run_extract(options: argparse.Namespace) -> int:
-    """Run a model over a dataset and write the values of layers, telling how far it is."""
+    """Run a model over a dataset and write the values of layers, with progress."""
     model: Any = find_model(options.model)
     if not isinstance(model, torch.nn.Module):
         raise InvalidArgument(f"{options.model} is no nn.Module, whose layers could be read: it is a {type(model).__name__}.")
@@ -209,13 +211,13 @@ def run_extract(options: argparse.Namespace) -> int:
 
 
 def _layer(text: str, addresses: set[str]) -> Any:
-    """A key as it is typed in a shell: a text, unless it spells a class or a function, and no address."""
+    """A key typed in a shell: a text, unless it spells a class or a function and is not an address."""
     is_name = re.match(r"[A-Za-z_]", text) is not None and text not in addresses
     return (object_named(text) if is_name else None) or text
 
 
 def _kept(text: str) -> Any:
-    """What `--keep` names: a reducer, also with a number, or activations."""
+    """The meaning of `--keep`: a reducer, possibly with a number, or activations."""
     name, _, number = text.partition("=")
     kind: Any = {known.casefold(): reducer for known, reducer in KINDS.items()}.get(name.casefold())
     if kind is None:
@@ -245,13 +247,13 @@ def add_features(command: argparse.ArgumentParser) -> None:
 
 
 def run_features(options: argparse.Namespace) -> int:
-    """Print what is in a folder of features."""
+    """Print a summary of extracted features."""
     _print(open_features(options.folder))
     return 0
 
 
 def _print(features: Features) -> None:
-    """Print what is there, and what of it `repr` leaves out."""
+    """Print the features, and facts that `repr` leaves out."""
     print(features)
     settings = features.plan.settings
     given = {name: value for name, value in settings.items() if isinstance(value, (str, int)) and value and name != "ids"}
@@ -268,7 +270,7 @@ def _print(features: Features) -> None:
 
 
 def _reducers(keep: Any) -> str:
-    """Which layers went through which reducers."""
+    """The reducers of each layer, as text."""
     found = keep.get("reducers") if isinstance(keep, dict) else None
     if not isinstance(found, dict):
         return ""
@@ -303,7 +305,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def logged(options: argparse.Namespace, layers_to_save: str = "all") -> ModelHistory:
-    """The history a command line names: a saved one, or that of a model, which runs for it."""
+    """The history that the command line names: a saved history, or the log of a model, which is run."""
     if _is_file(options.model):
         if options.input:
             raise InvalidArgument(f"--input goes with a model; {options.model} is a saved history, which has its inputs.")
@@ -314,7 +316,7 @@ def logged(options: argparse.Namespace, layers_to_save: str = "all") -> ModelHis
 
 
 def _model_and_inputs(options: argparse.Namespace) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
-    """The model that a command line names, and a tensor for each --input; as many as the model takes."""
+    """The model named on the command line, and a tensor for each --input; raises if the model cannot take them."""
     model, inputs = find_model(options.model), tuple(make_input(shape) for shape in options.input)
     misfit = misfit_of(model, taken_by(model), inputs, {})
     if misfit is not None:
@@ -331,7 +333,7 @@ def _is_file(name: str) -> bool:
 
 def _add_summary(summary: argparse.ArgumentParser) -> None:
     _add_model(summary)
-    summary.add_argument("--depth", type=int, help="how many levels of modules are shown (default: all)")
+    summary.add_argument("--depth", type=int, help="number of module levels to show (default: all)")
 
 
 def run_summary(options: argparse.Namespace) -> int:
@@ -350,7 +352,7 @@ def _add_log(log: argparse.ArgumentParser) -> None:
 
 
 def run_log(options: argparse.Namespace) -> int:
-    """Run a model and save its history. Without parameters, activations go into the file as they are made."""
+    """Run a model and save its history. Without --params, activations are written to the file during the pass."""
     path: Path = options.output
     if not _is_file(str(path)):
         raise InvalidArgument(f"the ending of the output is {SUFFIX}; got {str(path)!r}.")
@@ -399,13 +401,13 @@ def _add_draw(draw: argparse.ArgumentParser) -> None:
     draw.add_argument("--direction", default="down", help="down, up, right or left")
     draw.add_argument("--theme", help="light, dark or paper (default: that of the style)")
     draw.add_argument("--style", default="screen", help="screen, or paper: small, grey and with few words")
-    draw.add_argument("--width", metavar="LENGTH", help="how wide the picture is: 8.5cm, 80mm, 3.3in")
-    draw.add_argument("--columns", type=int, metavar="N", help="in how many columns a long model is drawn")
+    draw.add_argument("--width", metavar="LENGTH", help="width of the picture: 8.5cm, 80mm, 3.3in")
+    draw.add_argument("--columns", type=int, metavar="N", help="number of columns for a long model")
     draw.add_argument("--focus", metavar="KEY", help="draw only this module or operation and what is next to it")
 
 
 def run_draw(options: argparse.Namespace) -> int:
-    """Draw the model or the saved history that a command line names."""
+    """Draw the model or the saved history named on the command line."""
     depth = options.depth
     chosen = PictureOptions(
         rolled=True if options.rolled else False if options.unrolled else None,
@@ -419,7 +421,7 @@ def run_draw(options: argparse.Namespace) -> int:
         focus=options.focus,
     )
     if options.output is not None:
-        form_for(options.output, None)  # what is wrong with it is told before the model runs
+        form_for(options.output, None)  # wrong endings raise before the model runs
     logged(options, "none").draw(options.output, options=chosen)
     if options.output is not None:
         print(f"Written: {options.output}")
@@ -432,7 +434,7 @@ def _words(options: argparse.Namespace) -> str:
 
 
 def make_input(text: str) -> torch.Tensor:
-    """A tensor of a shape: `1,3,224,224`, `2,6:int64`."""
+    """A tensor of a given shape and dtype: `1,3,224,224`, `2,6:int64`."""
     sizes, _, kind = text.partition(":")
     dtype = getattr(torch, kind or "float32", None)
     try:
@@ -469,7 +471,7 @@ def run_find(options: argparse.Namespace) -> int:
 
 
 def _key(history: ModelHistory, text: str) -> Key:
-    """A key as it is typed in a shell. Text that names nothing in the history may be a position, slice, class or function."""
+    """A key typed in a shell. A text without a match may be a position, slice, class or function."""
     try:
         key = parse_key(text)
         key.meaning(run_of(history).lookup.names)
@@ -491,7 +493,7 @@ def _add_show(show: argparse.ArgumentParser) -> None:
 
 
 def run_show(options: argparse.Namespace) -> int:
-    """Show the history that a command line names in the viewer: a saved one, or that of a model."""
+    """Show a saved history, or the log of a model, in the viewer."""
     path: Path | None = options.output
     if path is not None and path.suffix.lower() not in (".html", ".htm", ".json"):
         raise InvalidArgument(f"the ending of the output is .html or .json; got {str(path)!r}.")
@@ -511,12 +513,12 @@ def run_show(options: argparse.Namespace) -> int:
 def _add_compare(compared: argparse.ArgumentParser) -> None:
     compared.add_argument("a", type=Path, help="a saved history, taken as right")
     compared.add_argument("b", type=Path, help="the saved history that is compared with it")
-    compared.add_argument("--tolerance", type=float, help="how large an error may be, relative to a tensor's largest value")
+    compared.add_argument("--tolerance", type=float, help="largest accepted error, relative to a tensor's largest value")
     compared.add_argument("-o", "--output", type=Path, help="an .html page with both, to write as well")
 
 
 def run_compare(options: argparse.Namespace) -> int:
-    """Compare two saved histories; 0 where they are equal or within tolerance, 1 where they differ, 2 if not compared."""
+    """Compare two saved histories. Exit code: 0 if equal or within tolerance, 1 if different, 2 if not compared."""
     comparison = compare(load(options.a), load(options.b), tolerance=options.tolerance)
     print_shown(comparison)
     if options.output is not None:
@@ -531,7 +533,7 @@ def _add_view(view: argparse.ArgumentParser) -> None:
 
 
 def run_view(options: argparse.Namespace) -> int:
-    """Open a page; a payload becomes a page first."""
+    """Open a page; a saved history is first converted to a page."""
     file: Path = options.file
     if file.suffix.lower() in (".html", ".htm"):
         if not file.is_file():
@@ -552,7 +554,7 @@ def run_view(options: argparse.Namespace) -> int:
 
 
 def _viewed(file: Path) -> Any:
-    """What a page shows of a file: a saved history, or a payload."""
+    """The data for a page: a saved history, or a payload."""
     return load(file) if _is_file(str(file)) else read_payload(file)
 
 
@@ -564,7 +566,7 @@ def _add_demo(demo: argparse.ArgumentParser) -> None:
 
 
 def run_demo(options: argparse.Namespace) -> int:
-    """Log AlexNet, a recurrent model and a transformer, and show what there is to see."""
+    """Log AlexNet, a recurrent model and a transformer, and show the results."""
     folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     history = log_forward_pass(AlexNet(), torch.rand(1, 3, 224, 224), random_seed=0)
@@ -590,7 +592,7 @@ def run_demo(options: argparse.Namespace) -> int:
     return 0
 
 
-# name, its arguments, what it does, what --help says of it
+# (name, adds its arguments, runs it, help text)
 _COMMANDS: list[tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int], str]] = [
     ("demo", _add_demo, run_demo, "log and draw AlexNet, a recurrent model and a transformer, and write everything to files"),
     ("draw", _add_draw, run_draw, "draw a model: torcheer draw torchvision.models:resnet18 --input 1,3,224,224"),

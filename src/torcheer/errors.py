@@ -1,19 +1,19 @@
 """Every error and warning of torcheer, in one tree.
 
-Each message says what was expected, what came, where, and what to do next.
+Each message says what was expected, what was given, where, and what to do next.
 """
 
 from __future__ import annotations
 
 
 def put_on(error: BaseException, note: str, **facts: object) -> None:
-    """Put a note and attributes on an exception of the user's, also on one of a frozen class."""
+    """Add a note and attributes to an exception, even one of a frozen class."""
     for name, value in {**facts, "__notes__": [*getattr(error, "__notes__", ()), note]}.items():
         BaseException.__setattr__(error, name, value)
 
 
 class TorcheerError(Exception):
-    """The base of every error torcheer raises on purpose."""
+    """The base of all errors that torcheer raises on purpose."""
 
 
 class MissingInTorch(TorcheerError, RuntimeError):
@@ -21,26 +21,26 @@ class MissingInTorch(TorcheerError, RuntimeError):
 
 
 class InvalidArgument(TorcheerError, ValueError):
-    """A call was given something it cannot work with."""
+    """An argument has a wrong type or value."""
 
 
 class NotWritten(InvalidArgument, OSError):
-    """A file could not be written where it was asked for."""
+    """A file could not be written."""
 
 
 class FolderNotFound(NotWritten, FileNotFoundError):
-    """A file was to be written into a folder that does not exist."""
+    """A file cannot be written because its folder does not exist."""
 
 
 class LayerNotFound(TorcheerError, KeyError):
-    """A lookup key fits no layer."""
+    """A lookup key matches no layer."""
 
     def __str__(self) -> str:  # KeyError would show the repr of the message
         return str(self.args[0]) if self.args else ""
 
 
 class AmbiguousKey(LayerNotFound):
-    """A lookup key fits several layers."""
+    """A lookup key matches several layers."""
 
 
 class ActivationNotSaved(TorcheerError):
@@ -48,41 +48,41 @@ class ActivationNotSaved(TorcheerError):
 
 
 class GradientNotSaved(TorcheerError):
-    """The layer was logged, but its gradient was not asked for."""
+    """The layer was logged, but its gradient was not kept."""
 
 
 class ParameterChanged(TorcheerError):
-    """A parameter changed after the history was logged, so it is not returned as the argument it was."""
+    """A parameter changed after the pass, so its earlier value is not available."""
 
 
 class ParameterNotSaved(TorcheerError):
-    """A parameter was asked for its values, which are not in the file of a saved history."""
+    """The values of a parameter are not in the file of the saved history."""
 
 
 class ActivationLost(TorcheerError):
-    """A kept tensor was overwritten by code that could not be watched, so it is not returned."""
+    """A kept tensor was overwritten by unwatched code, so its value is lost."""
 
 
 class SeveralPasses(TorcheerError, AttributeError):
-    """A layer was asked for something that differs between its passes."""
+    """The attribute differs between the passes of a layer."""
 
 
 class GraphChanged(TorcheerError):
-    """A second pass did not run the operations the first pass ran."""
+    """A second pass ran other operations than the first."""
 
 
 class ReplayFailed(TorcheerError):
-    """A history could not be run again."""
+    """A history could not be replayed."""
 
-    operation: int | None = None  # the number of the operation it failed at
+    operation: int | None = None  # the number of the operation that failed
 
 
 class BackwardFailed(TorcheerError, RuntimeError):
-    """A backward pass of a history would not read what the forward pass left, so it was not run."""
+    """The state that the forward pass left is gone, so the backward pass was not run."""
 
 
 class PlaceNotReached(TorcheerError):
-    """A place to be read or changed while a model runs was not reached, or not in the way it was logged."""
+    """A place to read or change was not reached while the model ran, or was reached differently than logged."""
 
 
 class DrawingFailed(TorcheerError):
@@ -90,90 +90,90 @@ class DrawingFailed(TorcheerError):
 
 
 class GraphvizNotFound(DrawingFailed, ImportError):
-    """Nothing on this machine can lay a graph out."""
+    """No Graphviz was found to lay out a graph."""
 
 
 class ViewerNotBuilt(TorcheerError, FileNotFoundError):
-    """The program of a page is not there: this is a source tree in which the browser programs were not built."""
+    """The browser programs are missing: this source tree has not built them."""
 
 
 class ModelInUse(TorcheerError, RuntimeError):
-    """Two threads would log or change one model at once, or one would log it while the other reads it."""
+    """Two threads use one model at once, and at least one of them logs or changes it."""
 
 
 class RecordingsOverlap(TorcheerError, RuntimeError):
-    """Two asyncio tasks of one thread would record at once."""
+    """Two asyncio tasks of one thread record at the same time."""
 
 
 class RunNotFound(TorcheerError, FileNotFoundError):
-    """There is no run of an Xray in a folder, or none that can be read."""
+    """A folder has no readable run of an Xray."""
 
 
 class RunInUse(TorcheerError):
-    """Two Xrays would write to one folder."""
+    """Two Xrays write to one folder."""
 
 
 class RunExists(TorcheerError, FileExistsError):
-    """A new run would be written into a folder that holds one."""
+    """A new run was requested in a folder that has one."""
 
 
 class RunMismatch(TorcheerError):
-    """A run was to be resumed with a model that is not the one it is of."""
+    """A run cannot be resumed with another model."""
 
 
 class SnapshotNotFound(TorcheerError, KeyError):
-    """A run has no snapshot of what was asked for."""
+    """A run has no such snapshot."""
 
     def __str__(self) -> str:  # KeyError would show the repr of the message
         return str(self.args[0]) if self.args else ""
 
 
 class UnreadableFile(TorcheerError, ValueError):
-    """A file is not what it should be: of another kind, of a later version, cut, damaged, or made to do harm."""
+    """A file is of another kind or of a later version, or it was cut, damaged or manipulated."""
 
 
 class HistoryNotFound(TorcheerError, FileNotFoundError):
-    """There is no file with a saved history where one was looked for."""
+    """There is no file with a saved history at this path."""
 
 
 class CannotBeSaved(TorcheerError, TypeError):
-    """A history holds something that no file can give back as it was; the message names it."""
+    """A history has an object that no file can restore; the message names it."""
 
 
 class ModelMismatch(TorcheerError):
-    """A saved history was loaded with a model that is not the one it is of."""
+    """A saved history was loaded with another model."""
 
 
 class FunctionNotFound(TorcheerError):
-    """A saved history was to call a function that is not torch's own and was not passed to `load`."""
+    """A saved history calls a function that is neither torch's own nor passed to `load`."""
 
 
 class FeaturesNotFound(TorcheerError, FileNotFoundError):
-    """There are no extracted features where they were looked for."""
+    """A folder has no extracted features."""
 
 
 class FeaturesExist(TorcheerError, FileExistsError):
-    """Features would be written into a folder that holds something else, or features that are not to be resumed."""
+    """A folder for new features has other files, or features that must not be resumed."""
 
 
 class FeaturesMismatch(TorcheerError):
-    """An extraction was to be resumed with another model, other data or other settings; the message says what differs."""
+    """An extraction cannot be resumed with another model, data or settings; the message says what differs."""
 
 
 class NotPicklable(TorcheerError, TypeError):
-    """Histories are not pickled: loading a pickle can run code."""
+    """Histories cannot be pickled, because loading a pickle can run code."""
 
 
 class UnseenWork(TorcheerError):
-    """Part of the model ran where it could not be watched, and `unseen="raise"` was asked for."""
+    """Part of the model ran unwatched, with `unseen="raise"`."""
 
 
 class UnseenWorkWarning(UserWarning):
-    """Part of the model ran where it could not be watched, for example on another thread."""
+    """Part of the model ran unwatched, for example on another thread."""
 
 
 class StateNotRestored(UserWarning):
-    """A pass changed something that could not be put back; the message names it."""
+    """A pass changed something that could not be restored; the message names it."""
 
 
 class EmptyLogWarning(UserWarning):
@@ -181,7 +181,7 @@ class EmptyLogWarning(UserWarning):
 
 
 class SnapshotLost(UserWarning):
-    """A snapshot of an Xray could not be written; the training goes on."""
+    """A snapshot of an Xray could not be written; the training continues."""
 
 
 class TrainingModeWarning(UserWarning):

@@ -3,8 +3,8 @@
     from torcheer.reducers import Mean, TopK
     features = tl.extract(model, loader, ["layer3"], to="features/", keep=[Mean(), TopK(20)])
 
-A reducer is an immutable description. What was found so far is a state: named tensors. States of parts of the data are merged
-in the order of the data, so that the result is the same to the last bit, whoever merges them.
+A reducer is an immutable description. Its intermediate result is a state: named tensors. States of parts of the data are
+merged in the order of the data, so that the result is always the same, to the last bit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ._torch.internals import DisableTorchFunction
 from ._torch.measure import dense
 from .errors import InvalidArgument, UnreadableFile
 
-# Units: the dimension of a layer's values along which statistics are kept apart.
+# Units: the dimension of a layer's values for which statistics are separate.
 
 UnitDim = int | Literal["all"] | None
 
@@ -34,8 +34,8 @@ UnitDim = int | Literal["all"] | None
 class Units:
     """The units of a layer. Samples and positions are observations of them."""
 
-    dim: int  # 0: the values have one dimension only, and there is one unit; -1: every element of a sample is a unit
-    sizes: tuple[int, ...]  # the number of dimensions and of units; with dim -1 the shape of a sample
+    dim: int  # 0: one unit (values with a single dimension); -1: every element of a sample is a unit
+    sizes: tuple[int, ...]  # (number of dimensions, number of units); with dim -1 the shape of a sample
     is_complex: bool
 
     @property
@@ -44,7 +44,7 @@ class Units:
 
     @property
     def broadcast_shape(self) -> tuple[int, ...]:
-        """The shape in which one number for each unit broadcasts to the values of a sample."""
+        """The shape in which one number per unit broadcasts to the values of a sample."""
         if self.dim < 0:
             return self.sizes
         return (self.count, *[1] * (self.sizes[0] - 1 - self.dim)) if self.dim else ()
@@ -54,7 +54,7 @@ class Units:
 
     @classmethod
     def from_tensor(cls, tensor: Tensor) -> Units:
-        """The units that `to_tensor` wrote; raises ValueError for other tensors."""
+        """The units written by `to_tensor`; raises ValueError for other tensors."""
         dim, is_complex, *sizes = tensor.tolist()
         if dim < -1 or is_complex not in (0, 1) or min(sizes, default=0) < 0:
             raise ValueError
@@ -77,9 +77,10 @@ def check_unit_dim(unit_dim: Any) -> None:
 
 
 def units_of(values: Tensor, unit_dim: UnitDim) -> Units:
-    """The units of values whose first dimension counts samples.
+    """The units of values whose first dimension is samples.
 
-    Without `unit_dim`: the last dimension of up to three (features, or tokens and features), else dimension 1 (channels).
+    Without `unit_dim`: the last dimension if there are at most three (features, or tokens and features), else dimension 1
+    (channels).
     """
     shape, is_complex = tuple(values.shape), values.is_complex()
     if not shape:
@@ -98,7 +99,7 @@ def units_of(values: Tensor, unit_dim: UnitDim) -> Units:
 
 
 def around_units(values: Tensor, units: Units) -> Tensor:
-    """Values as samples × positions × units × positions, without copying where that is possible."""
+    """Values as samples × positions × units × positions, without a copy if possible."""
     if units.dim < 0 or values.dim() == 1:
         return values.reshape(len(values), 1, units.count, 1)
     before, after = values.shape[1 : units.dim], values.shape[units.dim + 1 :]
@@ -111,20 +112,20 @@ def by_unit(values: Tensor, units: Units) -> Tensor:
 
 
 def wide(values: Tensor) -> Tensor:
-    """Values in double precision: truth values as 0 and 1, complex numbers as complex128."""
+    """Values in double precision: booleans as 0 and 1, complex numbers as complex128."""
     return values.to(torch.complex128 if values.is_complex() else torch.float64)
 
 
 def computable(values: Tensor) -> Tensor:
-    """Real values in a floating-point dtype that torch computes with: float8 and integers in double precision."""
+    """Real values in a floating-point dtype that torch computes with: float8 and integers become float64."""
     return values if values.is_floating_point() and values.element_size() > 1 else values.double()
 
 
-# How the results of reducers are put in words.
+# Results of reducers as text.
 
 
 def spread(values: Tensor) -> str:
-    """One number, or the smallest and largest of several: `0.1 to 3.2`."""
+    """A single number, or the smallest and largest of several: `0.1 to 3.2`."""
     sizes = values.abs() if values.is_complex() else values
     known = sizes[~sizes.isnan()] if sizes.is_floating_point() else sizes.reshape(-1)
     if not known.numel():
@@ -137,19 +138,19 @@ def spread(values: Tensor) -> str:
 
 
 def not_finite_note(nan: Tensor, inf: Tensor) -> list[str]:
-    """A note of how many values were left out; empty where there are none."""
+    """A note about the number of values left out; empty if there are none."""
     if not (all_nan := int(nan.sum())) + (all_inf := int(inf.sum())):
         return []
     units = int(((nan + inf) > 0).sum())
     return [f"\tNote: left out as not finite, in {units:,} of the units: {all_nan:,} NaN, {all_inf:,} infinite."]
 
 
-# Reducer: the base of all statistics. Each computes the state of a piece of the values, and merges two states.
+# The base of all reducers. A subclass computes the state of a piece of the values, and merges two states.
 
-State = dict[str, Tensor]  # what was found so far; empty before the first values
+State = dict[str, Tensor]  # the intermediate result; empty before the first values
 Form = tuple[torch.dtype, tuple[int, ...]]  # dtype and shape of a tensor
 
-_PIECE = 1 << 19  # values that are measured together: in double precision they fit a processor's cache
+_PIECE = 1 << 19  # values that are processed at once: in double precision they fit a CPU cache
 _PIECE_ON_DEVICE = 1 << 26
 UNITS = "units"
 
@@ -158,9 +159,9 @@ UNITS = "units"
 class Reducer(ABC):
     """A statistic of the units of a layer.
 
-    Units are the last dimension of values with up to three dimensions (features; tokens and features) and dimension 1 of others
-    (channels of a convolution). `unit_dim` names another dimension, such as 1 for a one-dimensional convolution and -1 for
-    channels that come last, or is `"all"` where every element of a sample is a unit.
+    Units are the last dimension of values with up to three dimensions (features; tokens and features), and dimension 1 of
+    others (channels of a convolution). `unit_dim` selects another dimension, such as 1 for a one-dimensional convolution or
+    -1 for channels last; with `"all"` every element of a sample is a unit.
     """
 
     unit_dim: UnitDim = field(default=None, kw_only=True)
@@ -173,12 +174,12 @@ class Reducer(ABC):
         return {}
 
     def update(self, state: State, values: Tensor, sample_numbers: Tensor) -> None:
-        """Add values whose first dimension counts samples. The state stays on the device of the values."""
+        """Add values whose first dimension is samples. The state stays on the device of the values."""
         with DisableTorchFunction(), torch.no_grad():
             read = dense(values)
             if read is None:
                 raise InvalidArgument(f"{self} cannot read values of a {values.layout} tensor on device {values.device}.")
-            if read.device.type == "mps":  # which has no double precision
+            if read.device.type == "mps":  # MPS has no double precision
                 read = read.cpu()
             units = units_of(read, self.unit_dim)
             if UNITS not in state:
@@ -198,7 +199,9 @@ class Reducer(ABC):
         state.update(found)
 
     def merge(self, left: State, right: State) -> State:
-        """The state of two parts of the data, `left` before `right`. Neither is changed. The last bits depend on the order."""
+        """The state of two parts of the data, `left` before `right`, which stay unchanged. The last bits depend on the
+        order.
+        """
         if len(left) < 2 or len(right) < 2:
             return dict(left if len(left) >= len(right) else right)
         ours, theirs = units_in(left), units_in(right)
@@ -208,11 +211,11 @@ class Reducer(ABC):
             return {UNITS: left[UNITS], **self._merged(left, right)}
 
     def to_tensors(self, state: State) -> dict[str, Tensor]:
-        """The state as it is written to a file, in main memory."""
+        """The state for a file, in main memory."""
         return {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
 
     def from_tensors(self, tensors: Mapping[str, Tensor]) -> State:
-        """The state that was written; raises UnreadableFile where the tensors are no state of this reducer."""
+        """The state from a file; raises UnreadableFile if the tensors are not a state of this reducer."""
         if not tensors:
             return {}
         try:
@@ -240,7 +243,7 @@ class Reducer(ABC):
 
     @abstractmethod
     def _measured(self, values: Tensor, numbers: Tensor, units: Units) -> State:
-        """The state of one piece of the values, with at least one element."""
+        """The state of one non-empty piece of the values."""
 
     @abstractmethod
     def _merged(self, left: State, right: State) -> State: ...
@@ -249,13 +252,13 @@ class Reducer(ABC):
     def _result(self, state: State, units: Units) -> Any: ...
 
     def finish(self, state: State) -> Any:
-        """The result, in main memory. Raises InvalidArgument where there were no values."""
+        """The result, in main memory. Raises InvalidArgument if there were no values."""
         if len(state) < 2:
-            raise InvalidArgument(f"{self} was given no values, so there is nothing to tell.")
+            raise InvalidArgument(f"{self} was given no values, so it has no result.")
         return self._result({name: tensor.cpu() for name, tensor in state.items()}, units_in(state))
 
     def describe(self) -> dict[str, Any]:
-        """The reducer as JSON values, from which `reducers.reducer_from` makes it again."""
+        """The reducer as JSON values; `reducers.reducer_from` converts them back."""
         return {"reducer": type(self).__name__, **{one.name: getattr(self, one.name) for one in fields(self)}}
 
     def __repr__(self) -> str:
@@ -269,7 +272,7 @@ def units_in(state: Mapping[str, Tensor]) -> Units:
 
 
 def _pieces(values: Tensor, numbers: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Values and numbers in pieces of as many samples as are measured together."""
+    """Values and numbers in pieces for one computation each."""
     if not values.numel():
         return
     largest = _PIECE if values.device.type == "cpu" else _PIECE_ON_DEVICE
@@ -277,16 +280,16 @@ def _pieces(values: Tensor, numbers: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     yield from zip(torch.split(values, together), torch.split(numbers, together), strict=True)
 
 
-# Mean: the number of values of each unit, their mean, variance, smallest and largest.
+# `Mean`: the count, mean, variance, minimum and maximum of each unit.
 
 
 @dataclass(frozen=True, repr=False)
 class Mean(Reducer):
-    """Mean, variance, standard deviation, number, smallest and largest value of each unit, in double precision.
+    """Count, mean, variance, standard deviation, minimum and maximum of each unit, in double precision.
 
-    Every position of a sample is an observation; `unit_dim="all"` keeps positions apart. NaN and infinities are counted and
-    left out. Of complex numbers the mean is complex, the variance is that of the distance to it, and the smallest and largest
-    are magnitudes.
+    Every position of a sample is an observation; `unit_dim="all"` separates positions. NaN and infinities are counted and
+    left out. For complex numbers the mean is complex, the variance is the mean squared distance to it, and the minimum and
+    maximum are magnitudes.
 
     >>> import torch
     >>> reducer = Mean()
@@ -304,7 +307,7 @@ class Mean(Reducer):
     def _measured(self, values: Tensor, numbers: Tensor, units: Units) -> State:
         seen = wide(around_units(values, units))
         total, observed = _sum(seen), seen.numel() // units.count
-        if seen.is_cpu and bool(total.isfinite().all()):  # then every value is
+        if seen.is_cpu and bool(total.isfinite().all()):  # if the sum is finite, all values are
             finite = None
             count = torch.full_like(total, observed, dtype=torch.int64)
             nan = torch.zeros_like(count)
@@ -317,7 +320,7 @@ class Mean(Reducer):
         away = seen - mean[:, None]
         if finite is not None:
             away = torch.where(finite, away, 0)
-        rest = _sum(away)  # zero but for rounding
+        rest = _sum(away)  # zero except for rounding
         mean = mean + rest / some
         squares = _sum(_squared(away)) - _squared(rest) / some
         size = seen.abs() if units.is_complex else seen
@@ -364,7 +367,7 @@ class Mean(Reducer):
 
 
 def _sum(values: Tensor) -> Tensor:
-    """The sum for each unit. Positions that are neighbours in memory are summed first, which is several times faster."""
+    """The sum for each unit. Neighbouring positions in memory are summed first, which is several times faster."""
     return values.sum(3).sum((0, 1))
 
 
@@ -374,9 +377,9 @@ def _squared(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MeanResult(Shown):
-    """The result of `Mean`: one number for each unit, over its finite values; NaN where a unit had none.
+    """The result of `Mean`: one number per unit, over its finite values; NaN for a unit without any.
 
-    The variance is that of these values (divided by their number), not the estimate from a sample.
+    The variance is divided by the number of values; it is not the estimate from a sample.
     """
 
     mean: Tensor
@@ -413,18 +416,18 @@ def _range(low: Tensor, high: Tensor) -> str:
     return f"{float(low[known].min()):.4g} to {float(high[known].max()):.4g}" if bool(known.any()) else "none"
 
 
-# Covariance of the units of a layer, and from it their correlation and principal components.
+# `Covariance` of the units of a layer, and their correlation and principal components.
 
-_MOST_UNITS = 16_384  # whose matrix takes 2 GiB
+_MOST_UNITS = 16_384  # the matrix takes 2 GiB
 
 
 @dataclass(frozen=True, repr=False)
 class Covariance(Reducer):
     """The mean and the covariance matrix of the units, in double precision.
 
-    Every position of a sample is an observation. Observations with a NaN or an infinity in any unit are left out and counted.
-    The covariance of complex units is Hermitian. Each block writes a matrix of units × units, so a layer may have 16,384 units
-    at most; `transform=` can choose or average some.
+    Every position of a sample is an observation. Observations with a NaN or an infinity in any unit are counted and left
+    out. The covariance of complex units is Hermitian. Each block stores a units × units matrix, so a layer may have at most
+    16,384 units; `transform=` can select or average units.
 
     >>> import torch
     >>> reducer = Covariance()
@@ -464,7 +467,7 @@ class Covariance(Reducer):
 
     def _absorb(self, state: State, values: Tensor, numbers: Tensor, units: Units) -> None:
         found = self._measured(values, numbers, units)
-        if len(state) > 1:  # the large matrix of the state is added to in place, which saves most of the time
+        if len(state) > 1:  # adding to the large matrix in place saves most of the time
             found = self._added(state, found, state["products"].add_(found["products"]))
         state.update(found)
 
@@ -487,15 +490,15 @@ class Covariance(Reducer):
         if units.is_complex:
             mean, products = torch.view_as_complex(mean.contiguous()), torch.view_as_complex(products.contiguous())
         if not int(state["count"]):
-            raise InvalidArgument(f"{self} found a NaN or an infinity in every observation, so there is nothing to tell.")
+            raise InvalidArgument(f"{self} found a NaN or an infinity in every observation, so it has no result.")
         covariance = products / state["count"]
-        covariance = ((covariance + covariance.mH) / 2).resolve_conj()  # rounding leaves it not quite symmetric
+        covariance = ((covariance + covariance.mH) / 2).resolve_conj()  # rounding leaves it slightly asymmetric
         return CovarianceResult(mean, covariance, int(state["count"]), int(state["left_out"]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CovarianceResult(Shown):
-    """The result of `Covariance`. The covariance is that of these observations (divided by their number)."""
+    """The result of `Covariance`. The covariance is divided by the number of observations."""
 
     mean: Tensor
     covariance: Tensor
@@ -508,7 +511,7 @@ class CovarianceResult(Shown):
 
     @property
     def correlation(self) -> Tensor:
-        """NaN in the rows and columns of units that never change."""
+        """NaN in the rows and columns of constant units."""
         std = self.variance.sqrt()
         found = self.covariance / (std[:, None] * std[None, :])
         return torch.where((std[:, None] > 0) & (std[None, :] > 0), found, torch.nan)
@@ -521,11 +524,11 @@ class CovarianceResult(Shown):
         return "\n".join(lines)
 
 
-# Histogram of each unit: in given bins, or in bins that fit any values and always merge exactly.
+# `Histogram` of each unit: in given bins, or in bins that fit all values and always merge exactly.
 
-_SHIFT = 20  # low bits of a float32 that are dropped: sign, exponent and three bits of the fraction name a bin
+_SHIFT = 20  # low bits of a float32 that are dropped: sign, exponent and three bits of the fraction number a bin
 _CODES = 1 << (32 - _SHIFT)
-_TOGETHER = 1 << 22  # counts that are held at once, units × bins
+_TOGETHER = 1 << 22  # counts (units × bins) that are held at once
 _MOST_BINS = 100_000
 
 
@@ -533,13 +536,13 @@ _MOST_BINS = 100_000
 class Histogram(Reducer):
     """How often the values of each unit fall into bins.
 
-    Without `bins` every power of two has eight bins of equal width, for all numbers that float32 can hold, and zero has a bin:
-    nothing has to be known beforehand, a bin is at most an eighth of its values wide, and histograms of any data merge exactly.
-    Larger numbers are in the last bins, and a bin contains the edge that is nearer to zero.
+    Without `bins`, every power of two has eight bins of equal width, for all numbers that float32 can hold, and zero has a
+    bin: the range need not be known beforehand, the width of a bin is at most an eighth of its values, and histograms of any
+    data merge exactly. Larger numbers are in the last bins, and a bin contains the edge nearer to zero.
 
-    `bins` are ascending edges, or with `range=(low, high)` a number of equal bins. As in NumPy a bin has its lower edge, and
-    the last one both; values outside are counted as `below` and `above`. NaN and infinities are counted apart. Of complex
-    numbers the magnitudes are taken.
+    `bins` are ascending edges, or with `range=(low, high)` a number of equal bins. As in NumPy, a bin includes its lower
+    edge, and the last bin both edges; values outside are counted as `below` and `above`. NaN and infinities are counted
+    separately. For complex numbers, magnitudes are used.
 
     >>> import torch
     >>> reducer = Histogram(bins=2, range=(0, 2))
@@ -636,7 +639,7 @@ def _edges(bins: Any, ends: tuple[float, float] | None) -> tuple[float, ...] | N
         low, high = (float(end) for end in ends)
         if not 1 <= bins <= _MOST_BINS or not (low < high and math.isfinite(high - low)):
             raise InvalidArgument(f"bins are 1 to {_MOST_BINS:,}, in a range that ascends; got bins={bins} and range={ends!r}.")
-        return tuple(np.linspace(low, high, bins + 1).tolist())  # torch's own gives -6e-17 in place of 0
+        return tuple(np.linspace(low, high, bins + 1).tolist())  # torch's linspace gives -6e-17 in place of 0
     try:
         edges = tuple(float(edge) for edge in bins) if ends is None and not isinstance(bins, str) else ()
     except (TypeError, ValueError):  # not a sequence of numbers
@@ -665,7 +668,7 @@ def _codes(seen: Tensor) -> Tensor:
 
 
 def _counted(places: Tensor, size: int) -> Tensor:
-    """How often each unit has each place below `size`, counted for a few units at a time to save memory."""
+    """Count, for each unit, each place below `size`, for a few units at a time to save memory."""
     together = max(1, _TOGETHER // (size + 1))
     counts = []
     for some in torch.split(places, together, dim=1):
@@ -676,7 +679,7 @@ def _counted(places: Tensor, size: int) -> Tensor:
 
 
 def _laid_out(codes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The edges of ascending bins without gaps, the counts in them, and the counts of zeros."""
+    """The edges of ascending bins without gaps, their counts, and the counts of zeros."""
     zeros = counts[:, codes == _CODES].sum(1)
     counts, codes = counts[:, codes != _CODES], codes[codes != _CODES]
     size = codes & (_CODES // 2 - 1)
@@ -696,14 +699,14 @@ def _laid_out(codes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 class HistogramResult(Shown):
     """The result of `Histogram`: bin `i` lies between `edges[i]` and `edges[i + 1]`; `counts` has a row for each unit.
 
-    Without given bins each contains its edge nearer to zero, and zeros are in none of them: `zeros` counts these.
+    Without given bins, each bin contains its edge nearer to zero; zeros are in no bin but counted in `zeros`.
     """
 
     edges: Tensor
     counts: Tensor
     below: Tensor
     above: Tensor
-    zeros: Tensor | None  # None where the bins were given: zeros are in one of them
+    zeros: Tensor | None  # None for given bins, which contain the zeros
     nan: Tensor
     inf: Tensor
 
@@ -724,23 +727,23 @@ class HistogramResult(Shown):
 
 
 def _fewer(counts: Tensor, most: int = 60) -> list[int]:
-    """Counts of neighbouring bins, added up so that there are at most `most`."""
+    """Counts of neighbouring bins, added so that at most `most` are left."""
     width = -(-len(counts) // most)
     return [int(some.sum()) for some in torch.split(counts, width)] if len(counts) else []
 
 
-# TopK: the samples for which each unit is largest or smallest.
+# `TopK`: the samples for which each unit is largest or smallest.
 
-_NOBODY = torch.iinfo(torch.int64).max  # the sample number in places that no sample has taken
+_NOBODY = torch.iinfo(torch.int64).max  # the sample number of an empty place
 
 
 @dataclass(frozen=True, repr=False)
 class TopK(Reducer):
     """The `k` samples for which each unit is largest, or smallest with `largest=False`.
 
-    Of a unit with several positions (pixels, tokens) the mean counts, or with `positions="max"` the largest (the smallest with
-    `largest=False`). Of equal samples the first are kept. Samples whose value is NaN or infinite are left out and counted. Of
-    complex numbers the magnitudes are taken.
+    For a unit with several positions (pixels, tokens) the mean counts, or with `positions="max"` the largest (with
+    `largest=False` the smallest). Of equal samples the first are kept. Samples whose value is NaN or infinite are counted
+    and left out. For complex numbers, magnitudes are used.
 
     >>> import torch
     >>> reducer = TopK(2)
@@ -777,7 +780,7 @@ class TopK(Reducer):
             seen = computable(seen)
             scores = wide(seen.amax((1, 3)) if self.largest else seen.amin((1, 3)))
         finite = scores.isfinite()
-        # The sign is chosen so that the best score is always the largest; minus infinity is worse than any sample.
+        # With this sign the best score is always the largest; minus infinity is worse than any sample.
         scores = torch.where(finite, scores if self.largest else -scores, -math.inf).T
         known = torch.where(finite.T, numbers.to(scores.device, torch.int64), _NOBODY)
         best, whose = self._best(scores, known)
@@ -788,7 +791,7 @@ class TopK(Reducer):
         return {"values": best, "numbers": whose, "left_out": (~finite).sum(0)}
 
     def _best(self, scores: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """The first `k` of each row: by score, and of equal scores by number."""
+        """The first `k` of each row: by score, and for equal scores by number."""
         numbers, order = numbers.sort(dim=1, stable=True)
         scores, order = scores.gather(1, order).sort(dim=1, descending=True, stable=True)
         return scores[:, : self.k].contiguous(), numbers.gather(1, order[:, : self.k])
@@ -808,12 +811,14 @@ class TopK(Reducer):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TopKResult(Shown):
-    """The result of `TopK`: a row for each unit, the best sample first; with fewer samples, rows end with -1 and NaN."""
+    """The result of `TopK`: a row for each unit, the best sample first; if there are fewer samples, rows end with -1 and
+    NaN.
+    """
 
     reducer: TopK
     values: Tensor
     numbers: Tensor
-    left_out: Tensor  # samples of each unit whose value was not finite
+    left_out: Tensor  # for each unit: the number of samples whose value was not finite
 
     def __str__(self) -> str:
         which = "largest" if self.reducer.largest else "smallest"
@@ -837,7 +842,7 @@ KINDS: dict[str, type[Reducer]] = {"Mean": Mean, "Covariance": Covariance, "TopK
 
 
 def reducer_from(description: object) -> Reducer:
-    """The reducer with this `describe()`; raises InvalidArgument where there is none.
+    """The reducer with this `describe()`; raises InvalidArgument if there is none.
 
     >>> reducer_from(TopK(5).describe())
     TopK(k=5)

@@ -146,7 +146,7 @@ def test_an_interrupt_says_that_the_command_goes_on(program, capsys):
         ({"words": ["--keep", "TopK=x"]}, "a number with TopK alone, as in TopK=50; got 'TopK=x'"),
         ({"words": ["--keep", "median"]}, "keep takes reducers"),
         ({"words": ["--dtype", "float17"]}, "float17"),
-        ({"words": ["--block", "0"]}, "block is how many samples"),
+        ({"words": ["--block", "0"]}, "block is the least number of samples"),
         ({"words": ["--device", "moon"]}, "--device moon raised RuntimeError"),
         ({"to": "some_extraction.py"}, "is a file"),
         ({"to": "nowhere://folder"}, "cannot be opened"),

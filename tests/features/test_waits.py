@@ -58,7 +58,7 @@ def test_a_folder_that_does_not_answer_is_an_error(tmp_path, monkeypatch, blocke
     monkeypatch.setattr(writer.BlockWriter.__init__, "__defaults__", (queue,))
     answers = blocked(method, first=1)
     arguments = (nn.Linear(4, 3).eval(), X.split(4), "output", tmp_path)
-    with pytest.raises(NotWritten, match=r"taken nothing for 0\.2 s"):
+    with pytest.raises(NotWritten, match=r"accepted no data for 0\.2 s"):
         tl.extract(*arguments, block=4, progress=False)
     left = threads()
     answers.set()

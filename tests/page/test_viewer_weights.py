@@ -91,7 +91,7 @@ def test_where_a_metric_raises_the_page_says_so():
 
     payload = payload_of(log(nn.Linear(4, 3), X), metrics={"picky": picky})
     assert [node["metrics"] for node in payload["nodes"]] == [[None]] * 3
-    assert any("'picky' could not be worked out for 2 tensors" in note for note in payload["facts"]["notes"])
+    assert any("'picky' could not be computed for 2 tensors" in note for note in payload["facts"]["notes"])
 
 
 @pytest.mark.parametrize("metrics", [torch.max, {"a": 1}, {1: torch.max}, ["a"]])

@@ -245,7 +245,7 @@ def test_a_disk_that_does_not_answer_is_given_up(tmp_path, monkeypatch, waits_in
         write_at(self, *args)
 
     monkeypatch.setattr(WholeFile, "write_at", waits)
-    with pytest.raises(OSError, match=r"taken nothing for 0\.1 s"), WholeFile(tmp_path / "x") as file:
+    with pytest.raises(OSError, match=r"accepted no data for 0\.1 s"), WholeFile(tmp_path / "x") as file:
         pinned = PinnedCopies(file, 1000)
         for _ in range(3 if waits_in == "write" else 1):
             pinned.write(torch.ones(8, dtype=torch.uint8), 0)

@@ -1,1 +1,1 @@
-"""Whole files, safetensors files and typed JSON."""
+"""Writes and reads files safely: whole or not at all, safetensors, typed JSON."""

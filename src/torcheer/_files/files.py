@@ -1,4 +1,4 @@
-"""What the ending of a path says of the file, and whether that agrees with what is written into the file."""
+"""Writes whole files or none, checks paths and their endings, and opens files of unknown origin."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KNOWN = frozenset(
 
 
 def kind_of(path: str | os.PathLike[str]) -> str:
-    """Which kind of file the ending of a path names, such as "html" for `page.HTM`; empty where the ending names none.
+    """The kind of file that the ending of a path names, such as "html" for `page.HTM`; empty if it names none.
 
     >>> kind_of("page.HTM"), kind_of("model.v2")
     ('html', '')
@@ -37,15 +37,15 @@ def kind_of(path: str | os.PathLike[str]) -> str:
 
 
 def check_ending(path: Any, kind: str, what: str) -> None:
-    """Raise where the ending of a path names another kind of file than the one that is written there."""
+    """Raise if the ending of a path names another kind of file than `kind`."""
     if isinstance(path, (str, os.PathLike)) and (named := kind_of(path)) and named != kind:
         raise InvalidArgument(f"the {what} is written as .{kind}, and {str(path)!r} ends as a file of another kind does.")
 
 
 def form_of(target: Any, given: Any, forms: Collection[str], what: str, default: str | None = None) -> str:
-    """The form in which something is written to a path or file object: `given`, else what the ending names, else `default`.
+    """The format of a file: `given`, else the ending of the path, else `default`.
 
-    Raises where that is none of `forms`, and where `given` and the ending contradict each other.
+    Raises if it is not among `forms`, or if `given` and the ending contradict each other.
 
     >>> form_of("model.svg", None, ("svg", "png"), "picture")
     'svg'
@@ -70,7 +70,7 @@ def form_of(target: Any, given: Any, forms: Collection[str], what: str, default:
 
 
 def check_form(given: Any, forms: Collection[str], what: str) -> str:
-    """A form as a user names it, in the words of this library. Raises where it is none of `forms`."""
+    """The user's name of a format, normalised. Raises if it is not among `forms`."""
     form = given.lower().removeprefix(".") if isinstance(given, str) else ""
     form = _SAME.get(form, form)
     if form not in forms:
@@ -78,24 +78,23 @@ def check_form(given: Any, forms: Collection[str], what: str) -> str:
     return form
 
 
-# Writes files whole or not at all, names them, says why one cannot be written, and opens files that anybody may have
-# made.
+# Writes whole files, or none, and opens files of unknown origin.
 
 _PIECE = 1 << 24  # bytes that are copied at once
-_LARGE = 1 << 20  # bytes that are worth telling the disk about
-_ANONYMOUS = getattr(os, "O_TMPFILE", 0)  # a file without a name, which is gone when its process is
-_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # the last of Windows
+_LARGE = 1 << 20  # bytes from which the disk gets advice
+_ANONYMOUS = getattr(os, "O_TMPFILE", 0)  # a file without a name, which disappears with its process
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # O_BINARY exists on Windows
 _UNFINISHED = re.compile(r"\.(.{1,40})\.torcheer-[0-9a-f]{12}", re.DOTALL)
-# Opened to be read: bytes as they are, no waiting for who writes into a pipe, no terminal that takes the process over.
+# Flags for reading: no newline conversion, no waiting for the writer of a pipe, no controlling terminal.
 _TO_READ = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY"))
 _TO_ADD = _TO_READ | os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-MOST_TEXT = 1 << 26  # bytes of JSON that are read at once
+MOST_TEXT = 1 << 26  # bytes of JSON that are read at most
 
 
 def output_path(path: str | os.PathLike[str], what: str, example: str, kind: str | None = None) -> Path:
-    """A path that a user gave, checked before the work; `what` is written there, and `example`, a file name, are for errors.
+    """The user's path for output, checked before the work begins. `what` and `example`, a file name, are used in errors.
 
-    Where a `kind` is given, such as "html", the path does not end as files of other kinds do.
+    With a `kind`, such as "html", a path whose ending names another kind raises.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidArgument(f"path says where the {what} is written, such as {example!r}; got {path!r:.80}.")
@@ -108,17 +107,17 @@ def output_path(path: str | os.PathLike[str], what: str, example: str, kind: str
 
 
 def _is_no_file(path: Path) -> bool:
-    """Whether there is something at a path that a file must not replace: a folder, a device, a pipe."""
+    """True if the path is a folder, device or pipe, which a file must not replace."""
     return os.path.exists(path) and not os.path.isfile(path)
 
 
 def _is_read_only(path: Path) -> bool:
-    """Whether there is a file that may not be written to. It could be replaced, but somebody meant it to stay."""
+    """True for an existing read-only file. It could be replaced, but somebody wants to keep it."""
     return os.path.isfile(path) and not os.access(path, os.W_OK)
 
 
 def make_folder(path: Path, what: str) -> None:
-    """Make a folder and those around it, unless it exists; `what` is written into it."""
+    """Make a folder and its parents, unless it exists; `what` will be written into it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK):
@@ -129,9 +128,9 @@ def make_folder(path: Path, what: str) -> None:
 
 
 def write_whole(path: Path, data: bytes, what: str = "file", *, follows: bool = True) -> Path:
-    """Write a file under another name, flush it to the disk and rename it, so that a half-written file is never seen.
+    """Write a file under a temporary name, flush it to disk and rename it, so that nobody sees a half-written file.
 
-    Raises NotWritten, which says that this `what` cannot be written. Returns the path. `follows` as for `WholeFile`.
+    Returns the path. Raises NotWritten with `what` in its message. `follows`: see `WholeFile`.
     """
     with WholeFile(path, what, follows=follows) as file:
         file.write(data)
@@ -139,10 +138,10 @@ def write_whole(path: Path, data: bytes, what: str = "file", *, follows: bool = 
 
 
 class WholeFile:
-    """A file that gets its name when the block ends without an error, flushed to the disk. Until then the old file has it.
+    """A file that is flushed and gets its name when the block ends without an error. Until then the old file stays.
 
-    A link is followed, or, where `follows` is false, replaced: in a folder that strangers may have made, a link may lead to a
-    file of others. Raises NotWritten, which says that this `what` cannot be written.
+    A link is followed, or replaced if `follows` is False: in a folder of unknown origin, a link may lead to a file of
+    somebody else. Raises NotWritten with `what` in its message.
     """
 
     def __init__(self, path: Path, what: str = "file", *, follows: bool = True) -> None:
@@ -150,11 +149,11 @@ class WholeFile:
         self._follows = follows
         self._what = what
         self._handle = -1
-        self._name: str | None = None  # what it is called until it is whole; None while it has no name
+        self._name: str | None = None  # the temporary name; None for a file without a name
 
     @property
     def _place(self) -> Path:
-        """Where the path leads."""
+        """The path with links resolved."""
         if not self._follows:
             return Path(os.path.realpath(self.path.parent), self.path.name)
         return Path(os.path.realpath(self.path))
@@ -187,20 +186,20 @@ class WholeFile:
                 try:
                     if error is None:
                         with self._explained():
-                            os.replace(self._name, self._place)  # closed before: Windows does not rename open files
+                            os.replace(self._name, self._place)  # closed before, because Windows does not rename open files
                 finally:
                     with contextlib.suppress(OSError):
                         os.unlink(self._name)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write all of `data` where the last write ended."""
+        """Write all of `data` after the last write."""
         rest = memoryview(data)
         with self._explained():
             while rest:
                 rest = rest[os.write(self._handle, rest) :]
 
     def write_at(self, place: int, data: bytes | memoryview) -> None:
-        """Write all of `data` at a place."""
+        """Write all of `data` at an offset."""
         rest = memoryview(data)
         with self._explained():
             while rest:
@@ -210,7 +209,7 @@ class WholeFile:
                 rest, place = rest[count:], place + count
 
     def read_at(self, place: int, size: int) -> bytes:
-        """What was written at a place."""
+        """Read bytes at an offset."""
         with self._explained():
             return _read_at(self._handle, size, place)
 
@@ -220,7 +219,7 @@ class WholeFile:
             os.ftruncate(self._handle, size)
 
     def _give_name(self) -> None:
-        """Give a file without a name its own, or, where a file has that, another one beside it."""
+        """Name a file without a name: its final name, or a temporary name if a file has that."""
         if self._linked_to(str(self._place)):
             return
         self._name = unfinished_name(self._place)
@@ -228,9 +227,9 @@ class WholeFile:
             self._copy_to(self._name)
 
     def _linked_to(self, name: str) -> bool:
-        """Give a file without a name this name. Returns False where a file has the name, or the file system refuses."""
+        """Give a file without a name this name. Returns False if the name is taken or the file system refuses."""
         try:
-            # Only with a `src_dir_fd` (which an absolute path leaves unused) does Python follow the link in /proc.
+            # Python follows the link in /proc only with a `src_dir_fd`, which an absolute path leaves unused.
             os.link(f"/proc/self/fd/{self._handle}", name, src_dir_fd=self._handle, follow_symlinks=True)
         except OSError:
             return False
@@ -254,14 +253,14 @@ class WholeFile:
 
 
 def unfinished_name(place: Path) -> str:
-    """A new name beside a file, for as long as the file is not whole. Nobody else gives such names."""
+    """A new, unique temporary name beside a file."""
     return str(place.parent / f".{place.name[:40]}.torcheer-{secrets.token_hex(6)}")
 
 
 def delete_unfinished(folder: Path, names: str) -> None:
-    """Delete what a killed process has left of files in a folder whose names fit a pattern.
+    """Delete unfinished files, left by killed processes, whose final names match a pattern.
 
-    Only files with the names that `unfinished_name` gives are deleted; links and everything else stay.
+    Only names made by `unfinished_name` are deleted; links and everything else stay.
     """
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -272,11 +271,11 @@ def delete_unfinished(folder: Path, names: str) -> None:
 
 
 def is_link(path: Path) -> bool:
-    """Whether a file or folder is elsewhere: a link, or what Windows has instead."""
+    """True if a file or folder is a link, or Windows' equivalent."""
     return os.path.realpath(path) != os.path.join(os.path.realpath(path.parent), path.name)
 
 
-_seeking = threading.Lock()  # where the system (Windows) has no `pread` and `pwrite`
+_seeking = threading.Lock()  # used on systems without `pread` and `pwrite` (Windows)
 
 
 def _write_at(handle: int, data: memoryview, place: int) -> int:
@@ -296,19 +295,19 @@ def _read_at(handle: int, size: int, place: int) -> bytes:
 
 
 def _begin_writing_back(handle: int, place: int, size: int) -> None:
-    """Let the disk begin with these bytes now, while the program computes, not when the file is flushed at the end."""
-    if sys.platform == "linux":  # where this advice keeps pages that are not on the disk yet, and begins to write them
-        with contextlib.suppress(OSError):  # a file system that takes no advice
+    """Start writing these bytes to disk now, while the program computes, instead of at the final flush."""
+    if sys.platform == "linux":  # on Linux this advice starts writing dirty pages, and keeps them
+        with contextlib.suppress(OSError):  # a file system without support
             os.posix_fadvise(handle, place, size, os.POSIX_FADV_DONTNEED)
 
 
 def _not_written(path: Path, what: str, error: OSError | None = None, example: str = "") -> NotWritten:
-    """The error for a path that cannot be written to: no file, a file in a missing folder, or what the system says."""
+    """The error for a path that cannot be written to, with the reason."""
     cls = NotWritten
     if os.path.isdir(path):
         reason = f"it is a folder. Give the path of a file in it{f', such as {str(path / example)!r}' if example else ''}"
     elif _is_no_file(path):
-        reason = "it is no ordinary file, but a device, a pipe or a socket. Give the path of a file"
+        reason = "it is a device, a pipe or a socket. Give the path of a file"
     elif _is_read_only(path):
         reason = "the file there is read-only. Choose another path, or make it writable"
     elif not os.path.isdir(path.parent):
@@ -321,12 +320,12 @@ def _not_written(path: Path, what: str, error: OSError | None = None, example: s
 
 
 def _without_name(folder: Path) -> int:
-    """A handle of a new file that has no name yet; -1 where the system cannot make one."""
+    """A handle of a new file without a name; -1 if the system cannot make one."""
     if not _ANONYMOUS or not os.path.isdir("/proc/self/fd"):
         return -1
     try:
         return os.open(folder, _ANONYMOUS | os.O_RDWR, 0o666)
-    except OSError:  # not supported on this file system, or an error that making one with a name will report
+    except OSError:  # not supported by this file system, or an error that will also occur when the file gets a name
         return -1
 
 
@@ -334,15 +333,16 @@ def _without_name(folder: Path) -> int:
 
 
 def open_regular(path: str | os.PathLike[str], *, adds: bool = False) -> IO[bytes]:
-    """Open a file that anybody may have made, to be read, or, where `adds`, to be made or added to, and not through a link.
+    """Open a file of unknown origin for reading, or, if `adds`, for appending (made if missing, links not followed).
 
-    Raises OSError for a folder, a pipe, a socket or a device.
+    Raises OSError for a folder, pipe, socket or device.
     """
     if not adds or os.path.lexists(path):
-        _refuse_irregular(os.stat(path, follow_symlinks=not adds), path)  # first: to open a pipe or a tape has effects
+        # checked before opening, because opening a pipe or a tape has effects
+        _refuse_irregular(os.stat(path, follow_symlinks=not adds), path)
     handle = os.open(path, _TO_ADD if adds else _TO_READ, 0o666)
     try:
-        _refuse_irregular(os.fstat(handle), path)  # another one may have its name by now
+        _refuse_irregular(os.fstat(handle), path)  # checked again, because another file may have the name by now
         return os.fdopen(handle, "ab" if adds else "rb")
     except BaseException:
         os.close(handle)
@@ -353,13 +353,13 @@ def _refuse_irregular(status: os.stat_result, path: str | os.PathLike[str]) -> N
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is no ordinary file, but a link, a device, a pipe or a socket", str(path))
+        raise OSError(errno.EINVAL, "it is a link, a device, a pipe or a socket", str(path))
 
 
 def read_regular(path: str | os.PathLike[str], most: int = MOST_TEXT) -> bytes:
-    """What is in a file that anybody may have made. Raises `UnreadableFile` where it has more than `most` bytes.
+    """The content of a file of unknown origin. Raises `UnreadableFile` if it has more than `most` bytes.
 
-    Raises OSError for what cannot be read, as `open_regular` does.
+    Raises OSError like `open_regular`.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -370,8 +370,8 @@ def read_regular(path: str | os.PathLike[str], most: int = MOST_TEXT) -> bytes:
 
 
 def too_long(size: int, most: int) -> UnreadableFile:
-    """The error for a file that has more bytes than are read of one."""
-    return UnreadableFile(f"it has {size:,} bytes or more, and {most:,} at most are read of such a file")
+    """The error for a file that is too long to be read."""
+    return UnreadableFile(f"it has {size:,} bytes or more; at most {most:,} are read")
 
 
 def file_name(title: str) -> str:

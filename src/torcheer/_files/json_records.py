@@ -1,4 +1,4 @@
-"""Reads records from what JSON held, and says what is wrong where a file was damaged or changed by hand."""
+"""Converts parsed JSON to typed records, and raises for a file that was damaged or edited."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-_MOST = 2**63  # what a table of NumPy's holds
+_MOST = 2**63  # the limit of NumPy's int64
 _NOT_FINITE = (math.inf, -math.inf)
 
 
 @cache
 def reader(kind: Any) -> Callable[[Any], Any]:
-    """A function that returns a value as one of this type, lists as tuples, or raises ValueError.
+    """A function that converts a value to this type (lists to tuples), or raises ValueError.
 
-    Whole numbers are counts, so they are not negative; other numbers are finite, or None where the type allows it. Fields that
-    a record does not have are ignored.
+    Integers are counts, so they must not be negative; other numbers must be finite, or None if the type allows it. Unknown
+    fields of a record are ignored.
 
     >>> reader(tuple[int, ...])([1, 2])
     (1, 2)
@@ -60,7 +60,7 @@ def reader(kind: Any) -> Callable[[Any], Any]:
 def _checked(
     kind: Any, holds: Callable[[Any], bool] | None, classes: Any, convert: Callable[[Any], Any] | None = None
 ) -> Callable[[Any], Any]:
-    """A reader that takes values of some classes, for which `holds` is true."""
+    """A reader for values of these classes that satisfy `holds`."""
 
     def read(value: Any) -> Any:
         is_right = isinstance(value, classes) and (classes is bool or not isinstance(value, bool))

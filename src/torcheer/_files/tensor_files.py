@@ -1,4 +1,8 @@
-"""Copies tensors from a device into a file through two pinned buffers, so that the device does not wait for the disk."""
+"""Reads and writes safetensors files: written piece by piece, read by memory mapping.
+
+`TensorWriter` writes, `TensorFile` reads, and `PinnedCopies` copies from a device through two pinned buffers, so that the
+device does not wait for the disk.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +27,11 @@ from .._torch.internals import DisableTorchFunction
 from ..errors import NotWritten, UnreadableFile
 from .files import WholeFile, open_regular
 
-_LIMIT = 600.0  # seconds in which a buffer is written
+_LIMIT = 600.0  # seconds in which the disk must take a buffer
 
 
 class PinnedCopies:
-    """Two buffers: while one is written to the file, the device fills the other."""
+    """Two pinned buffers: while one is written to the file, the device fills the other."""
 
     def __init__(self, file: WholeFile, size: int) -> None:
         self._file = file
@@ -40,7 +44,7 @@ class PinnedCopies:
         self._thread.start()
 
     def write(self, tensor: Tensor, place: int) -> None:
-        """Write a contiguous tensor that fits a buffer. What follows on its stream comes after it was read."""
+        """Write a contiguous tensor that fits a buffer. Later work on its stream runs after the tensor was read."""
         self._raise()
         try:
             buffer = self._free.get(timeout=_LIMIT)
@@ -64,9 +68,9 @@ class PinnedCopies:
         self._raise()
 
     def _give_up(self) -> None:
-        """Let the thread write nothing more: it hangs."""
+        """Stop the thread, which hangs, from writing more."""
         if self._error is None:
-            self._error = NotWritten(f"{self._file.path} cannot be written: the disk has taken nothing for {_LIMIT:g} s.")
+            self._error = NotWritten(f"{self._file.path} cannot be written: the disk has accepted no data for {_LIMIT:g} s.")
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -81,16 +85,15 @@ class PinnedCopies:
                 if self._error is None:
                     data: Any = buffer.numpy()
                     self._file.write_at(place, memoryview(data)[:count])
-            except BaseException as error:  # raised again where the next tensor is written
+            except BaseException as error:  # raised again when the next tensor is written
                 self._error = error
             self._free.put(buffer)
 
 
-# safetensors files, as saved histories and the snapshots of an Xray are: written piece by piece, read by mapping
-# them.
+# safetensors files, as used by saved histories and by Xray snapshots.
 #
-# A damaged file is refused before anything of it is used: a header that is too long, offsets outside of the file,
-# pieces that overlap or leave holes, shapes that do not fit their bytes. A tensor is read when it is asked for.
+# A damaged file raises before any of it is used: a header that is too long, offsets outside the file, tensors that overlap
+# or leave gaps, shapes that do not fit their bytes. A tensor is read only when it is accessed.
 
 NAMES: dict[torch.dtype, str] = {
     torch.float64: "F64",
@@ -112,20 +115,20 @@ NAMES: dict[torch.dtype, str] = {
 }
 _TYPES = {name: dtype for dtype, name in NAMES.items()}
 _SIZES = {name: dtype.itemsize for dtype, name in NAMES.items()}
-ALIGNED = 64  # bytes: where torch's own memory begins
-_SMALL = 1 << 16  # bytes of tensors that are written several at once
+ALIGNED = 64  # bytes: the alignment of torch's memory
+_SMALL = 1 << 16  # tensors up to this size, in bytes, are written together
 _TOGETHER = 1 << 20
-_QUICK = 64 << 20  # bytes of data that are moved to leave no room unused
-_CHUNK = 32 << 20  # bytes that are copied together
-_LONGEST_HEADER = 100_000_000  # what safetensors' own readers take
-_LARGEST = 1 << 40  # of a dimension
+_QUICK = 64 << 20  # bytes that are moved at most to close unused space
+_CHUNK = 32 << 20  # bytes that are copied at once
+_LONGEST_HEADER = 100_000_000  # the limit of safetensors' own readers
+_LARGEST = 1 << 40  # the largest size of a dimension
 _METADATA = "__metadata__"
 
-Progress = Callable[[int], None]  # is told how many bytes were written
+Progress = Callable[[int], None]  # called with the number of bytes written
 
 
 class Place(NamedTuple):
-    """Where in a file a tensor is: its bytes, counted from the end of the header."""
+    """The position of a tensor in a file: its bytes, counted from the end of the header."""
 
     begin: int
     end: int
@@ -134,7 +137,7 @@ class Place(NamedTuple):
 
 
 def _stored(tensor: Tensor) -> Tensor:
-    """A tensor in a dtype that safetensors has: other complex numbers as pairs, anything else as bytes."""
+    """A tensor in a dtype that safetensors has: complex numbers as pairs, other dtypes as bytes."""
     tensor = tensor.resolve_conj().resolve_neg()
     if tensor.dtype in NAMES:
         return tensor
@@ -144,7 +147,7 @@ def _stored(tensor: Tensor) -> Tensor:
 
 
 def _described(tensor: Tensor, begin: int) -> Place:
-    """The place of a tensor, without reading it."""
+    """The position of a tensor, without reading it."""
     end, name = begin + tensor.nbytes, NAMES.get(tensor.dtype)
     if name is not None:
         return Place(begin, end, name, tuple(tensor.shape))
@@ -165,9 +168,9 @@ def write_tensors(
     *,
     follows: bool = True,
 ) -> None:
-    """Write a whole file of tensors. A type that safetensors has no name for is written as bytes. `follows`: see WholeFile."""
+    """Write a whole file of tensors. A dtype that safetensors lacks is written as bytes. `follows`: see WholeFile."""
     with DisableTorchFunction(), torch.no_grad():
-        # Tensors that fill whole blocks come first: they are aligned as torch's memory is, and can be mapped without a copy.
+        # Tensors that fill whole blocks come first: they are aligned like torch's memory, and can be mapped without a copy.
         ordered = sorted(tensors.items(), key=lambda one: (one[1].nbytes % ALIGNED > 0, -one[1].element_size()))
         named: dict[str, Place] = {}
         at = 0
@@ -183,7 +186,7 @@ def write_tensors(
 
 
 def _header(named: Mapping[str, Place], metadata: Mapping[str, str], begin: int = 0) -> bytes:
-    """The header of a file, for data that begins `begin` bytes after where places are counted from."""
+    """The header of a file whose data begins `begin` bytes later than the offsets in `named` assume."""
     entries = [f'"{_METADATA}":{json.dumps(dict(metadata), separators=(",", ":"))}']
     quoted = json.encoder.encode_basestring_ascii
     for name, (first, last, dtype, shape) in sorted(named.items(), key=lambda one: one[1][:2]):
@@ -194,18 +197,18 @@ def _header(named: Mapping[str, Place], metadata: Mapping[str, str], begin: int 
 
 
 class TensorWriter:
-    """Writes the tensors of a file one after the other. The header comes last: names may be known only then.
+    """Writes the tensors of a file one after the other, and the header last, because names may be known only then.
 
-    `room` is the space left for the header; where that is too little, the first tensors are moved to the end.
+    `room` bytes are reserved for the header; if that is too little, the first tensors are moved to the end.
     """
 
     def __init__(self, file: WholeFile, room: int, progress: Progress | None = None) -> None:
         self._file = file
-        self._begin = -(-(8 + room) // ALIGNED) * ALIGNED  # where the data begins
-        self._end = 0  # of the data so far
+        self._begin = -(-(8 + room) // ALIGNED) * ALIGNED  # the offset of the data
+        self._end = 0  # the end of the data so far
         self._progress = progress
         self._pinned: PinnedCopies | None = None
-        self._small = bytearray()  # the last tensors, which are not in the file yet
+        self._small = bytearray()  # the latest small tensors, not yet in the file
 
     def add(self, tensor: Tensor) -> Place:
         """Write the values of a strided tensor, in logical order."""
@@ -214,7 +217,7 @@ class TensorWriter:
         return place
 
     def write(self, tensor: Tensor, place: Place) -> None:
-        """Write the values of a strided tensor at `place`, which begins where the last one ended."""
+        """Write the values of a strided tensor at `place`, which begins where the last tensor ended."""
         size = place.end - place.begin
         if 0 < size <= _SMALL and tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
             self._small += string_at(tensor.data_ptr(), size)
@@ -240,7 +243,7 @@ class TensorWriter:
             self._small = bytearray()
 
     def finish(self, named: Mapping[str, Place], metadata: Mapping[str, str], *, closes_up: bool = True) -> None:
-        """Write the header. With `closes_up`, tensors without a name are cut out and unused room is closed."""
+        """Write the header. With `closes_up`, tensors without a name are removed and unused space is closed."""
         self.stop()
         if not closes_up and len(header := _header(named, metadata)) <= self._begin - 8:
             self.end(header)
@@ -250,11 +253,11 @@ class TensorWriter:
         self.end(_header(places, metadata, begin), begin)
 
     def end(self, header: bytes, begin: int = 0) -> None:
-        """Write the header, of data that begins `begin` bytes after where places are counted from."""
+        """Write the header of data that begins `begin` bytes later than the offsets assume."""
         self.stop()
         room = self._begin + begin - 8
         if len(header) > room or room > _LONGEST_HEADER:
-            raise ValueError(f"a header of {len(header)} bytes is longer than any reader of safetensors takes")
+            raise ValueError(f"a header of {len(header)} bytes is longer than safetensors allows")
         self._file.write_at(0, room.to_bytes(8, "little") + header.ljust(room))
         self._file.cut(self._begin + self._end)
 
@@ -266,13 +269,13 @@ class TensorWriter:
             self._pinned = None
 
     def abandon(self) -> None:
-        """Give the file up: wait for copies that are under way, and ignore their errors."""
+        """Give the file up: wait for running copies, and ignore their errors."""
         self._small = bytearray()
         with contextlib.suppress(OSError):
             self.stop()
 
     def _closed_up(self, named: dict[str, Place]) -> dict[str, Place]:
-        """Cut out tensors without a name. Returns the places."""
+        """Remove tensors without a name. Returns the new positions."""
         used = sorted({place[:2] for place in named.values()})
         moved: dict[tuple[int, int], int] = {}
         at = 0
@@ -285,7 +288,7 @@ class TensorWriter:
         return {name: _moved(place, moved[place[:2]]) for name, place in named.items()}
 
     def _with_room(self, named: dict[str, Place], metadata: Mapping[str, str]) -> tuple[dict[str, Place], int]:
-        """Move data so that the room in front of it fits the header. Returns the places, and where the data begins."""
+        """Move data so that the header fits before it. Returns the new positions, and the shift of the data's beginning."""
         room = self._begin - 8
         needed = -(-(len(_header(named, metadata)) - room) // ALIGNED) * ALIGNED
         if needed <= 0:
@@ -295,7 +298,7 @@ class TensorWriter:
         needed += -(-32 * len(named) // ALIGNED) * ALIGNED  # offsets may get longer
         first = [one for one in sorted(named.items(), key=lambda one: one[1][:2]) if one[1].begin < needed]
         begin = max(place.end for _, place in first) if first else 0
-        if not needed <= begin <= needed + _TOGETHER:  # too few to move, or a large one
+        if not needed <= begin <= needed + _TOGETHER:  # too little data to move, or a large tensor
             return self._shifted(named, needed), needed
         found = dict(named)
         for name, place in first:
@@ -305,14 +308,14 @@ class TensorWriter:
         return found, begin
 
     def _shifted(self, named: Mapping[str, Place], by: int) -> dict[str, Place]:
-        """Move everything by some bytes. Returns the places."""
+        """Move everything by some bytes. Returns the new positions."""
         for place in sorted(set(named.values()), key=lambda one: one.begin, reverse=by > 0):
             self._move(place.begin, place.end - place.begin, place.begin + by)
         self._end += by
         return {name: _moved(place, place.begin + by) for name, place in named.items()}
 
     def _move(self, begin: int, size: int, to: int) -> None:
-        """Copy bytes within the file, also where the two places overlap."""
+        """Copy bytes within the file, even if source and target overlap."""
         steps = range(0, size, _CHUNK)
         for step in steps if to < begin else reversed(steps):
             data = self._file.read_at(self._begin + begin + step, min(_CHUNK, size - step))
@@ -324,7 +327,7 @@ def _moved(place: Place, begin: int) -> Place:
 
 
 def _parts(tensor: Tensor) -> Iterator[Tensor]:
-    """A tensor in contiguous parts of a limited size, in order; whole where it is contiguous in main memory."""
+    """A tensor in contiguous parts of limited size, in order; whole if it is contiguous in main memory."""
     size = tensor.nbytes
     if not size:
         return
@@ -349,7 +352,7 @@ def _bytes_of(tensor: Tensor) -> memoryview:
 
 
 class TensorFile:
-    """A file of tensors, mapped into memory. A tensor is read when it is asked for."""
+    """A memory-mapped file of tensors. A tensor is read when it is accessed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -358,14 +361,14 @@ class TensorFile:
             self._read_header(file.read(8), lambda begin, end: file.read(end - begin), size)
             try:
                 self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
-            except ValueError:  # it is shorter by now
+            except ValueError:  # the file became shorter
                 _refuse("it was cut while it was being read")
 
     def _read_header(self, start: builtins.bytes, read: Callable[[int, int], builtins.bytes], size: int) -> None:
         """Read and check the header of a file of `size` bytes; `read(begin, end)` reads some of them."""
         length = int.from_bytes(start, "little")
         if size < 8 or not 2 <= length <= min(size - 8, _LONGEST_HEADER):
-            _refuse("it does not begin as a file of tensors does, or it was cut")
+            _refuse("it does not begin like a safetensors file, or it was cut")
         self.size = size
         self.metadata, entries = _parsed(read(8, 8 + length))
         self._begin = 8 + length  # of the data
@@ -373,14 +376,14 @@ class TensorFile:
         self._memory = Memories()
 
     def bytes(self, name: str) -> memoryview:
-        """The bytes of a tensor, as they are in the file."""
+        """The bytes of a tensor in the file."""
         place = self._place(name)
         return memoryview(self._map)[self._begin + place.begin : self._begin + place.end]
 
     def memory(self, name: str) -> Tensor:
-        """The bytes of a tensor as a tensor: of the mapped file, or a copy where they are not aligned as torch's memory is.
+        """The bytes of a tensor as a uint8 tensor: a view of the mapped file, or a copy if they are not aligned.
 
-        While anything uses it, every call returns the same memory.
+        All calls return the same memory as long as it is in use.
         """
         found = self._memory.get(name)
         if found is None:
@@ -394,7 +397,7 @@ class TensorFile:
         return found
 
     def part(self, name: str, begin: int, end: int) -> Tensor:
-        """Bytes of a tensor, counted from its first; not to be written to."""
+        """Some bytes of a tensor, counted from its first. Do not write to them."""
         place = self._place(name)
         first = self._begin + place.begin
         if first % ALIGNED == 0 or place.end - place.begin <= _CHUNK or begin == end:
@@ -402,12 +405,12 @@ class TensorFile:
         return torch.frombuffer(self._map, dtype=torch.uint8, count=end - begin, offset=first + begin).clone()
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor by its name."""
+        """A tensor by name."""
         dtype, shape = self.type_of(name)
         return self.memory(name).view(dtype).view(shape)
 
     def type_of(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
-        """The type and shape of a tensor."""
+        """The dtype and shape of a tensor."""
         place = self._place(name)
         return _TYPES[place.dtype], place.shape
 
@@ -420,7 +423,7 @@ class TensorFile:
 
 @contextlib.contextmanager
 def enough_memory(what: str) -> Iterator[None]:
-    """Raise an error of ours where what a file has does not fit into memory."""
+    """Raise `UnreadableFile` if the content of a file does not fit into memory."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -432,18 +435,18 @@ def enough_memory(what: str) -> Iterator[None]:
 
 
 class Memories:
-    """Memory that was read, by name, while any tensor uses it."""
+    """Memory that was read, by name, as long as a tensor uses it."""
 
     def __init__(self) -> None:
         self._storages: weakref.WeakValueDictionary[str, torch.UntypedStorage] = weakref.WeakValueDictionary()
 
     def get(self, name: str) -> Tensor | None:
-        """All bytes of the memory under a name; None where there is none (any more)."""
+        """The bytes of the memory under a name; None if it is not in use."""
         storage = self._storages.get(name)
         return None if storage is None else torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
 
     def keep(self, name: str, memory: Tensor) -> None:
-        """Remember the memory of a tensor: views of another dtype keep the storage alive, but not the tensor."""
+        """Remember the storage of a tensor: views of another dtype keep the storage alive, but not the tensor."""
         self._storages[name] = memory.untyped_storage()
 
 
@@ -456,17 +459,17 @@ def _parsed(header: bytes) -> tuple[dict[str, str], dict[str, Any]]:
     try:
         entries = json.loads(header)
     except (ValueError, RecursionError):
-        _refuse("its header is no JSON")
+        _refuse("its header is not JSON")
     if type(entries) is not dict:
-        _refuse("its header is no JSON object")
+        _refuse("its header is not a JSON object")
     metadata = entries.pop(_METADATA, {})
     if type(metadata) is not dict or not all(type(value) is str for value in metadata.values()):
-        _refuse("the metadata in its header are no texts")
+        _refuse("the metadata in its header are not strings")
     return metadata, entries
 
 
 def _checked_places(entries: dict[str, Any], size: int) -> dict[str, Place]:
-    """The places of all tensors; refuses places that do not fill the data from its begin to its end."""
+    """The positions of all tensors. Raises if they do not fill the data completely."""
     places: dict[str, Place] = {}
     for name, entry in entries.items():
         try:
@@ -474,18 +477,18 @@ def _checked_places(entries: dict[str, Any], size: int) -> dict[str, Place]:
             count = _SIZES[kind]
             for one in shape:
                 count *= one
-                if type(one) is not int or not 0 <= one <= _LARGEST:  # one of size 0 lets the others be anything
+                if type(one) is not int or not 0 <= one <= _LARGEST:  # a dimension of size 0 would allow any other size
                     raise ValueError
             if count != end - begin or len(shape) > 64 or not (type(begin) is type(end) is int and 0 <= begin <= end <= size):
                 raise ValueError
         except (KeyError, TypeError, ValueError):
-            _refuse(f"the place of {name[:80]!r} in it makes no sense")
+            _refuse(f"the entry of {name[:80]!r} in its header is invalid")
         places[name] = Place(begin, end, kind, tuple(shape))
     last = 0
     for begin, end in sorted(dict.fromkeys(place[:2] for place in places.values() if place.begin != place.end)):
         if begin != last:
-            _refuse("the tensors in it overlap or leave holes")
+            _refuse("the tensors in it overlap or leave gaps")
         last = end
     if last != size:
-        _refuse("it was cut, or something was added to it")
+        _refuse("it is shorter or longer than its header says")
     return places

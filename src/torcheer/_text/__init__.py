@@ -1,4 +1,4 @@
-"""How results are shown: as text that fits a terminal, in colour where there is one, and as a card in a notebook."""
+"""Formats results: text that fits a terminal, colours, tables, and cards in a notebook."""
 
 from .amounts import describe_shapes as describe_shapes
 from .amounts import human_size as human_size

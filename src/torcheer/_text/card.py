@@ -1,9 +1,9 @@
-"""Shown: what gives a result its view in a notebook and in an interactive terminal.
+"""`Shown`: gives a result its view in a notebook and in an interactive terminal.
 
-The view is made from the text that `print` shows, so the two never disagree: the first line is the title, each indented line
-`Name: value` is a fact, `Note: …`, `Warning: …` and `Failed: …` are warnings, and lines further in belong to the fact above
-them. A class adds tables, trees and pictures as `Fold`s. The HTML has no scripts and no style sheets, so that it also shows
-where these are taken out.
+The view is made from the text that `print` shows, so that they never disagree: the first line is the title, each indented
+line `Name: value` is a fact, `Note: …`, `Warning: …` and `Failed: …` are warnings, and deeper lines belong to the fact above
+them. A class adds tables, trees and pictures as `Fold`s. The HTML has no scripts and no style sheets, because some sites
+remove them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A part of a card that opens when it is clicked."""
+    """A part of a card that opens on a click."""
 
     title: str
     html: str
@@ -40,11 +40,11 @@ class Shown:
     __slots__ = ()
 
     def _folds(self) -> Sequence[Fold]:
-        """What the card has beside the facts of the text."""
+        """The folds below the facts."""
         return ()
 
     def _card_text(self) -> str:
-        """The text that the card is made from."""
+        """The text from which the card is made."""
         return str(self)
 
     def __repr__(self) -> str:
@@ -54,11 +54,11 @@ class Shown:
         return _card(self._card_text(), self._folds())
 
     def _terminal_text(self) -> str:
-        """What a terminal shows: in colour, if it has colours."""
+        """The text for a terminal, with colours if it has any."""
         return _painted(str(self)) if has_colors() else str(self)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """As IPython shows it in a terminal."""
+        """Called by IPython in a terminal."""
         printer.text(_painted(repr(self)) if has_colors() else repr(self))
 
 
@@ -70,7 +70,7 @@ class ShownTable(Shown):
     @property
     @abstractmethod
     def table(self) -> Table:
-        """What is shown, cell by cell."""
+        """The table to show."""
 
     def __str__(self) -> str:
         return self.table.text(terminal_width())
@@ -89,17 +89,17 @@ class ShownTable(Shown):
 
 
 def print_shown(result: Shown) -> None:
-    """Print a result: in colour if standard output is a terminal that has colours, else as plain text."""
+    """Print a result: with colours if standard output is a terminal with colours, else as plain text."""
     print(result._terminal_text())
 
 
 def is_interactive() -> bool:
-    """Whether somebody types at a prompt, in a terminal with colours."""
+    """True at an interactive prompt in a terminal with colours."""
     return hasattr(sys, "ps1") and has_colors()
 
 
 def _painted(text: str) -> str:
-    """Text as `print` shows it, with the title bold, the names of facts dim and warnings yellow."""
+    """The text as in `print`, with a bold title, dim names of facts and yellow warnings."""
     if "\x1b" in text:
         return text
     first, *others = text.split("\n")
@@ -146,7 +146,7 @@ def _read(text: str) -> tuple[str, list[tuple[str, str]], list[str]]:
             warnings.append(match["value"])
         elif match is not None:
             facts.append((match["name"], match["value"]))
-        elif facts and (line.startswith("\t\t") or not line.startswith("\t")):  # tensors are printed in several lines
+        elif facts and (line.startswith("\t\t") or not line.startswith("\t")):  # values of several lines, such as tensors
             name, value = facts[-1]
             facts[-1] = (name, f"{value}\n{line.removeprefix(_INSIDE)}" if value else line.strip())
         elif line.strip():
@@ -159,7 +159,7 @@ def preformatted(text: str) -> str:
 
 
 def image(png: bytes, words: str, width: int | None = None) -> str:
-    """A picture inside the HTML itself."""
+    """An HTML image with embedded data."""
     size = f' width="{width}"' if width is not None else ""
     return f'<img alt="{html.escape(words, quote=True)}"{size} src="data:image/png;base64,{base64.b64encode(png).decode()}">'
 

@@ -1,4 +1,4 @@
-"""Colours that figures and browser pages share, told apart by colour-blind readers and, by their lightness, in grey print.
+"""Colours shared by figures and browser pages. Colour-blind readers can tell them apart, and grey prints by lightness.
 
 `make web-types` writes them into web/shared/generated/; a test fails when that is stale.
 """
@@ -9,12 +9,12 @@ from typing import Literal
 
 ThemeName = Literal["light", "dark"]
 
-# Values: one scale for what has both signs, one for what is never negative. They change evenly in lightness.
+# Colour scales for values: one for both signs, one for values that are never negative. Their lightness changes evenly.
 BOTH_SIGNS = ("#083572", "#075DA0", "#3D8EC5", "#8EBFDF", "#E4E6E7", "#E4A988", "#CD6439", "#9F361B", "#6A211B")
 NEVER_NEGATIVE = ("#190D32", "#2C215D", "#30427D", "#266791", "#2A8C9B", "#3EB094", "#7BCE80", "#BDE566", "#FAF65E")
-NONFINITE = "#D400FF"  # in neither scale, and far from both of them for colour-blind readers too
+NONFINITE = "#D400FF"  # in neither scale, and easy to tell from both, also for colour-blind readers
 
-# From little to much, on the page of a theme: the costs of operations, and shares from 0 to 1.
+# From little to much, by theme: costs of operations, and fractions from 0 to 1.
 COST_RAMPS: dict[ThemeName, tuple[str, ...]] = {
     "light": ("#FFFDE7", "#FDE7A5", "#F9C46B", "#EF9A4D", "#D96B3F", "#B23A3A", "#7A1F3D"),
     "dark": ("#2B2E34", "#3F3A4F", "#653F63", "#95456A", "#C55A5C", "#EB8B54", "#FAD06A"),
@@ -24,7 +24,7 @@ SHARE_RAMPS: dict[ThemeName, tuple[str, ...]] = {
     "dark": ("#20252C", "#1F4A7D", "#3F8FC9", "#9BD0F5", "#F4FAFF"),
 }
 
-# What the pages are drawn with, on canvases and as CSS variables: light, dark.
+# Colours of the pages, used on canvases and as CSS variables: (light, dark).
 THEME: dict[str, tuple[str, str]] = {
     "page": ("#F7F8FA", "#15171B"),
     "surface": ("#FFFFFF", "#1D2025"),
@@ -33,10 +33,10 @@ THEME: dict[str, tuple[str, str]] = {
     "ink": ("#16181D", "#F0F1F3"),
     "faint": ("#59616C", "#AEB5BF"),
     "border": ("#D5DAE1", "#3A4049"),
-    "accent": ("#0B57D0", "#7CB4FF"),  # what is selected
+    "accent": ("#0B57D0", "#7CB4FF"),  # selected items
     "accent_ink": ("#FFFFFF", "#10141B"),
     "tint": ("#E3EDFC", "#253650"),
-    "found": ("#8A6508", "#FFD54A"),  # text of what the search found
+    "found": ("#8A6508", "#FFD54A"),  # text of search results
     "alarm": ("#B3261E", "#FF8A82"),
     "alarm_tint": ("#FDECEA", "#40201F"),
     "nonfinite": (NONFINITE, NONFINITE),
@@ -53,17 +53,17 @@ THEME: dict[str, tuple[str, str]] = {
     "inside_border": ("#C3C9D3", "#434A54"),
     "header": ("#EDF0F4", "#262A31"),
     "header_odd": ("#E5E9EF", "#2C3138"),
-    "into": ("#0B7285", "#4FD1E0"),  # edges that lead to what is selected
-    "out_of": ("#B54708", "#FFAA66"),  # edges that leave it
-    "match": ("#B8860B", "#FFD54A"),  # what the search found
+    "into": ("#0B7285", "#4FD1E0"),  # edges into the selection
+    "out_of": ("#B54708", "#FFAA66"),  # edges out of the selection
+    "match": ("#B8860B", "#FFD54A"),  # search results
     "chip": ("#E9ECF1", "#343A43"),
-    "missing": ("#FFFFFF", "#22252B"),  # where nothing is known to colour by
+    "missing": ("#FFFFFF", "#22252B"),  # no value to colour by
     "only_left": ("#B54708", "#FFAA66"),
     "only_right": ("#0B57D0", "#7CB4FF"),
     "changed": ("#8A2BA8", "#DE9BF5"),
 }
 
-# Kinds of steps: what the legend says; fill and accent in light, fill and accent in dark.
+# Categories of operations: name in the legend; fill and accent (light), fill and accent (dark).
 CATEGORIES: dict[str, tuple[str, str, str, str, str]] = {
     "input": ("input", "#D6F1E5", "#00724F", "#12493A", "#5FDDB4"),
     "output": ("output", "#FFE1C7", "#A84300", "#5E3214", "#FFB077"),

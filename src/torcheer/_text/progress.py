@@ -1,4 +1,4 @@
-"""A line on stderr that says how far a long task is; nothing where that is not a terminal."""
+"""A line on stderr that shows the progress of a long task, if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import sys
 from time import monotonic
 from types import TracebackType
 
-_WIDTH = 30  # characters of a bar
-_EVERY = 0.2  # seconds between two prints of bytes
+_WIDTH = 30  # characters of the bar
+_EVERY = 0.2  # seconds between two updates
 
 
 class Progress:
-    """Prints how many of `total` things are done, where `is_wanted`."""
+    """Prints how many of `total` things are done, if `is_wanted`."""
 
     def __init__(self, name: str, total: int, things: str, is_wanted: bool = True) -> None:
         self._name, self._total, self._things = name, total, things
@@ -38,7 +38,7 @@ class Progress:
 
 
 class BytesProgress(Progress):
-    """How many bytes are written, and of how many where that is known; nothing is said in the first second."""
+    """Prints how many bytes are written, with the total if it is known. Prints nothing in the first second."""
 
     after = 1.0
 

@@ -1,4 +1,4 @@
-"""Where results can be shown: a notebook, a window, or a file whose path is printed."""
+"""Finds out where results can be shown: in a notebook, in a window, or as a file whose path is printed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 
 def notebook() -> Any:
-    """The notebook this runs in; None elsewhere."""
+    """The notebook that runs this code; None elsewhere."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell if shell is not None and hasattr(shell, "kernel") else None
 
 
 def has_screen() -> bool:
-    """Whether a window can be opened."""
+    """True if a window can be opened."""
     if os.environ.get("CI") or os.environ.get("PYTEST_CURRENT_TEST"):
         return False
     if sys.platform in ("win32", "darwin"):
@@ -26,7 +26,7 @@ def has_screen() -> bool:
 
 
 def open_file(what: str, path: Path) -> None:
-    """Print where a file is, and what it is; open it where there is a screen."""
+    """Print what a file is and its path; open it if there is a screen."""
     print(f"{what}: {path}")
     if has_screen():
         webbrowser.open(path.resolve().as_uri())

@@ -1,4 +1,6 @@
-"""Asks what a terminal can do: colours, width."""
+"""Tables for terminals and notebooks, the abilities of a terminal, and phrases for messages ("a, b and 3 more", "did you
+mean").
+"""
 
 from __future__ import annotations
 
@@ -19,60 +21,60 @@ _STYLES: Final = {"bold": "1", "dim": "2", "yellow": "33", "cyan": "36"}
 
 
 def is_terminal(stream: Any = None) -> bool:
-    """Whether what is written to a stream (by default standard output) appears in a terminal."""
+    """True if a stream (by default standard output) writes to a terminal."""
     stream = sys.stdout if stream is None else stream
     try:
         return bool(stream.isatty())
-    except (AttributeError, ValueError):  # no stream at all, or one that is closed
+    except (AttributeError, ValueError):  # no stream, or a closed stream
         return False
 
 
 def has_colors(stream: Any = None) -> bool:
-    """Whether a stream shows colours: it is a terminal, and neither `NO_COLOR` nor `TERM=dumb` is set."""
+    """True if a stream shows colours: it is a terminal, and neither `NO_COLOR` nor `TERM=dumb` is set."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def terminal_width(stream: Any = None) -> int | None:
-    """How many characters a line of the terminal has; None where text goes elsewhere, and lines may be as long as they like."""
+    """The characters in a line of the terminal; None if the stream is not a terminal, so that lines have no limit."""
     return shutil.get_terminal_size().columns if is_terminal(stream) else None
 
 
 def paint(text: str, style: str) -> str:
-    """Text in a style that terminals know: `bold`, `dim`, `yellow` or `cyan`."""
+    """Text in a terminal style: `bold`, `dim`, `yellow` or `cyan`."""
     return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if text else text
 
 
-# How texts are listed in a sentence, and which known names are like an unknown one.
+# Phrases for messages: lists of texts, and known names that resemble an unknown name.
 
 
 def few(things: Iterable[object], most: int, joint: str = ", ") -> str:
-    """The first `most` of some things, and how many more there are: `a, b and 3 more`, or `a; b; and 3 more`."""
+    """The first `most` things and the number of the others: `a, b and 3 more`, or `a; b; and 3 more`."""
     texts = [str(thing) for thing in things]
     shown, left = joint.join(texts[:most]), len(texts) - most
     return f"{shown}{' ' if joint == ', ' else joint}and {left} more" if left > 0 else shown
 
 
 def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The end of a message: the known name that is most like an unknown one. Empty where none is."""
+    """The end of a message: the known name that is most like an unknown name. Empty if none is."""
     near = get_close_matches(str(name), list(known), n=1, cutoff=cutoff)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def nearest(name: object, known: Iterable[str], what: str = "") -> str:
-    """The end of a message: the five known names that are most like an unknown one. Empty where none is."""
+    """The end of a message: the five known names that are most like an unknown name. Empty if none is."""
     near = get_close_matches(str(name), list(known), n=5, cutoff=0.5)
     return f" The nearest {what}{' ' if what else ''}are {', '.join(map(repr, near))}." if near else ""
 
 
-# Table: rows of text, written for a terminal or for a notebook.
+# A table of texts, written for a terminal or a notebook.
 
-_LEAST = 6  # characters that a column keeps when the table is made narrower
+_LEAST = 6  # characters that a column keeps when the table is narrowed
 _BRANCHES = "├└│─ "
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The head of a column, and whether it holds numbers, which stand at its right edge and are never cut."""
+    """The head of a column, and whether it has numbers, which are aligned right and never cut."""
 
     head: str
     is_number: bool = False
@@ -80,16 +82,16 @@ class Column:
 
 @dataclass(slots=True)
 class Table:
-    """Rows under heads, with a last row of totals and lines below. Cells of the first column may draw a tree."""
+    """Rows under heads, with an optional row of totals and notes below. Cells of the first column may draw a tree."""
 
     columns: Sequence[Column]
     rows: list[tuple[str, ...]]
     total: tuple[str, ...] | None = None
-    more: str = ""  # what is said of rows that are left out
+    more: str = ""  # says how many rows are left out
     notes: list[str] = field(default_factory=list)
 
     def text(self, width: int | None = None, *, color: bool = False) -> str:
-        """The table as lines. `width` is what a line may have; text that does not fit is cut and ends with `…`."""
+        """The table as lines of at most `width` characters. Text that does not fit is cut and ends with `…`."""
         head = tuple(column.head for column in self.columns)
         last = [self.total] if self.total is not None else []
         widths = [max(map(len, cells)) for cells in zip(head, *last, *self.rows, strict=True)]
@@ -104,7 +106,7 @@ class Table:
         return "\n".join([*lines, *(paint(note, "yellow") if color else note for note in self.notes)])
 
     def _narrow(self, widths: list[int], width: int) -> None:
-        """Make columns of text narrower, the widest first, until the table fits or nothing more can go."""
+        """Narrow text columns, the widest first, until the table fits or all are at the minimum."""
         while sum(widths) + 2 * (len(widths) - 1) > width:
             free = [at for at, column in enumerate(self.columns) if not column.is_number and widths[at] > _LEAST]
             if not free:
@@ -128,7 +130,7 @@ class Table:
         return line if style is not None else line.rstrip()
 
     def html(self) -> str:
-        """The table as HTML without style sheets, so that it survives where these are taken out."""
+        """The table as HTML without style sheets, because some sites remove them."""
         heads = self._html_cells(tuple(column.head for column in self.columns), "th")
         body = "".join(f"<tr>{self._html_cells(row, 'td')}</tr>" for row in self.rows)
         if self.more:
@@ -149,7 +151,7 @@ class Table:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, has_head: bool = False) -> str:
-    """Rows as lines whose cells begin below one another; a rule follows the first row where it is a head.
+    """Rows as lines with aligned columns. With `has_head`, a rule follows the first row.
 
     >>> print(aligned([("layer", "kind"), ("conv1", "weight")], has_head=True))
     layer  kind
@@ -162,7 +164,7 @@ def aligned(rows: Sequence[Sequence[str]], *, has_head: bool = False) -> str:
 
 
 def data_frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:
-    """Rows as a table of pandas, or an error that says how to get it."""
+    """Rows as a pandas table, or an error that says how to install pandas."""
     try:
         import pandas
     except ImportError as error:

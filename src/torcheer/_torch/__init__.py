@@ -1,1 +1,1 @@
-"""What is known of torch alone: nothing here knows what a log is."""
+"""Knowledge of torch itself. Nothing here knows what a log is."""

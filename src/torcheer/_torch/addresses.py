@@ -1,8 +1,8 @@
-"""Which modules a model holds, and the addresses they are known by.
+"""The modules inside a model, and their addresses.
 
-Addresses are those of `named_modules`, except that wrappers are looked through: users see neither `_orig_mod.` of a compiled
-model nor `module.` of a parallel one. A module reached under several names has one address, its first. A module that belongs
-to no known model becomes a root of its own, named after its class.
+Addresses are the names of `named_modules` without wrappers: users see neither `_orig_mod.` of a compiled model nor `module.`
+of a parallel model. A module with several names has one address, its first name. A module outside every known model becomes
+a root of its own, named after its class.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def wrapped_module(module: Any) -> Module | None:
 
 
 def without_parallelism(model: Any) -> Any:
-    """The model a parallel wrapper replicates, so that it runs here, alone and on this thread."""
+    """The model inside parallel wrappers, which runs on this thread without replicas."""
     while isinstance(model, _PARALLEL):
         model = model.module
     return model
@@ -45,7 +45,7 @@ def innermost(model: Any) -> Any:
 
 
 def class_name(module: Module) -> str:
-    """The name of a module's class; for TorchScript the class that was compiled."""
+    """The name of a module's class; for TorchScript, of the class before compilation."""
     cls = type(module)
     return str(getattr(module, "original_name", cls.__name__)) if issubclass(cls, torch.jit.ScriptModule) else cls.__name__
 
@@ -53,9 +53,10 @@ def class_name(module: Module) -> str:
 def addressed(
     root: Module, prefix: str, known: Container[int], met_again: Callable[[Module, str], None] | None = None
 ) -> Iterator[tuple[str | None, Module]]:
-    """Every module in `root` whose id is not `known`, with its address, in registration order; None for wrappers.
+    """Yield (address, module) for every module in `root` whose id is not `known`, in registration order. A wrapper's address
+    is None.
 
-    The caller adds each module to `known` before it asks for the next one. `met_again` gets the modules that were in `known`.
+    The caller must add each module to `known` before it asks for the next. `met_again` gets the modules already in `known`.
     """
     waiting = [(prefix, root)]
     while waiting:
@@ -79,7 +80,7 @@ def addressed(
 
 
 def free_address(module: Module, around: str, taken: Container[str | None]) -> str:
-    """An address for a new root, made of its class name; below the address `around` if a module is running."""
+    """An unused address for a new root: its class name, below the address `around` if a module is running."""
     name = unique = (f"{around}." if around else "") + class_name(wrapped_module(module) or module)
     count = 1
     while unique in taken:
@@ -89,7 +90,7 @@ def free_address(module: Module, around: str, taken: Container[str | None]) -> s
 
 
 def roots_of(model: Any) -> list[tuple[Module, str]]:
-    """The modules a callable is known to hold: itself, or those it is bound to, closes over or has as attributes."""
+    """The modules in a callable: itself, the owner of a method, or modules in its closure, attributes or `partial`."""
     if isinstance(model, Module):
         return [(model, "")]
     owner = getattr(model, "__self__", None)

@@ -1,4 +1,8 @@
-"""The kinds of containers: for each class, how to read its items and how to build another container of it."""
+"""Takes nested values apart and builds others like them: containers, paths to tensors, and copies.
+
+`children` lists the items of a container, `rebuild` makes a container of the same class with other items; for each class of
+containers, a `Kind` says how to do both.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +24,27 @@ from torch import Tensor
 from .internals import DisableTorchFunction, registered_containers
 from .sentinels import TENSOR
 
-# Kind: how containers of one class are read and built; and the steps that lead to their items.
+# How containers of one class are read and built, and the steps of a path to their items.
 
 Parts = tuple[list[Any], list[Any]]  # the steps to the items of a container, and the items
 
 
 class Attribute(str):
-    """A step of a path that is an attribute's name."""
+    """A step of a path: the name of an attribute."""
 
     __slots__ = ()
 
 
 class Nth(int):
-    """A step of a path to an item without key, index or name, such as a set's member: its place in the order of reading."""
+    """A step of a path to an item without key, index or name (a set's member): its position in iteration order."""
 
     __slots__ = ()
 
 
 class Kind:
-    """How containers of one kind are read and built.
+    """How to read and build containers of one class.
 
-    Mutable containers are built in two steps, `shell` and `pour`, so that one can be built that holds itself.
+    Mutable containers are built in two steps, an empty `shell` and `pour`, so that a container can contain itself.
     """
 
     __slots__ = ("_build", "is_object", "pour", "read", "shell", "template")
@@ -54,11 +58,11 @@ class Kind:
         template: Callable[[Any, list[Any]], Any] | None = None,
         is_object: bool = False,
     ) -> None:
-        self.read = read  # None: it cannot be read
+        self.read = read  # returns None if the container cannot be read
         self._build = build
         self.shell = shell
         self.pour = pour
-        self.template = template  # makes the object that stands for such a container in a template; None: another container
+        self.template = template  # makes the template's stand-in for such a container; None: a container of the same class
         self.is_object = is_object
 
     def built(self, value: Any, steps: list[Any], items: list[Any]) -> Any:
@@ -73,7 +77,7 @@ class Kind:
 
 
 def read_by_asking(shape: type) -> Callable[[Any], Parts | None]:
-    """Reads mappings (`shape` is dict), sequences (list) or sets (set) of other classes by asking for their items."""
+    """A reader for foreign mappings (`shape` is dict), sequences (list) or sets (set): it iterates over them."""
 
     def read(value: Any) -> Parts | None:
         try:
@@ -89,11 +93,11 @@ def read_by_asking(shape: type) -> Callable[[Any], Parts | None]:
 
 
 def unordered(items: list[Any]) -> Parts:
-    """The parts of a container that has no keys, indices or names."""
+    """The parts of a container without keys, indices or names."""
     return [*map(Nth, range(len(items)))], items
 
 
-# Stored attributes of an object, read and written without running any code of its class.
+# Attributes stored in an object, read and written without running code of its class.
 
 _attributes_of_classes: weakref.WeakKeyDictionary[type, list[tuple[str, Any]]] = weakref.WeakKeyDictionary()
 
@@ -111,7 +115,7 @@ def stored_attributes(value: Any) -> dict[str, Any]:
 
 
 def slots_of(cls: type) -> list[tuple[str, Any]]:
-    """The slots of a class: their names, and the descriptors that read and write them."""
+    """The slots of a class: (name, descriptor)."""
     found = _attributes_of_classes.get(cls)
     if found is None:
         found = _attributes_of_classes[cls] = [
@@ -132,7 +136,7 @@ def dictionary(value: Any) -> dict[str, Any]:
 
 
 def carry(made: Any, value: Any) -> Any:
-    """Give `made` the attributes of `value`, which is of the same class."""
+    """Give `made` the attributes of `value`, an object of the same class."""
     for _, slot in slots_of(type(value)):
         try:
             slot.__set__(made, slot.__get__(value))
@@ -155,11 +159,13 @@ def bare(value: Any) -> Any:
     return carry(object.__new__(type(value)), value)
 
 
-# Objects that stand in a template for a set, and for an object that cannot be read from a file.
+# Stand-ins in a template: for a set, and for an object that cannot be read from a file.
 
 
 class Members:
-    """Stands for a set in a template, in which two tensors, being the same placeholder, would be one member."""
+    """Stands for a set in a template. In a real set, two tensors would become one member, because both are the same
+    placeholder.
+    """
 
     __slots__ = ("items", "like")
 
@@ -179,7 +185,7 @@ class Members:
 class SavedObject:
     """Stands for an object of any class in a template that was read from a file.
 
-    It prints as the object did, and holds the tensors that were found in it.
+    It prints like the object, and holds the object's tensors.
     """
 
     __slots__ = ("items", "printed", "steps", "type_name")
@@ -197,7 +203,7 @@ class SavedObject:
         return hash((self.type_name, self.printed))
 
 
-# Python's own containers, and how classes derived from them are built: past their methods, so that none of them runs.
+# Python's own containers. Derived classes are built without calling their methods.
 
 
 def _read_sequence(iterate: Callable[[Any], Any]) -> Callable[[Any], Parts]:
@@ -262,7 +268,7 @@ def _pour_dict(made: Any, value: Any, steps: list[Any], items: list[Any]) -> Non
     for key, item in zip(steps, items, strict=True):
         put(made, key, item)
         if type(key) is str and key in attributes and attributes[key] is dict.get(value, key):
-            attributes[key] = item  # transformers' model outputs have each item as an attribute too
+            attributes[key] = item  # transformers' model outputs also have each item as an attribute
 
 
 def _read_slice(value: slice) -> Parts:
@@ -339,15 +345,14 @@ OWN: dict[Any, Kind] = {
 }
 
 
-# Dataclasses, objects, mappings and sequences that are not Python's own, and classes registered as pytrees.
+# Dataclasses, other objects, foreign mappings and sequences, and classes registered as pytrees.
 #
-# Of dataclasses and objects only stored attributes are read, no properties and no `__getattr__`, so that none of the
-# user's code runs. Other mappings and sequences, and pytrees, list their items themselves, while torch functions are
-# not recorded.
+# For dataclasses and objects only stored attributes are read, no properties and no `__getattr__`, so none of the user's code
+# runs. Foreign mappings, sequences and pytrees list their items themselves, while torch functions are not recorded.
 
 
 def object_kind(names: frozenset[str] | None) -> Kind:
-    """Objects, of which these attributes are read; None: all of them."""
+    """The kind of objects of which these attributes are read; None: all."""
 
     def read(value: Any) -> Parts:
         stored = stored_attributes(value)
@@ -364,7 +369,7 @@ def object_kind(names: frozenset[str] | None) -> Kind:
 
 
 def user_kind(shape: type) -> Kind:
-    """Mappings, sequences and sets of classes that are not Python's own: they are asked for their items."""
+    """The kind of foreign mappings, sequences and sets: their items are read by iterating."""
 
     read = read_by_asking(shape)
 
@@ -379,7 +384,7 @@ def user_kind(shape: type) -> Kind:
 
 
 def _with_other_store(value: Any, plain: Any, read: Callable[[Any], Parts | None]) -> Any:
-    """An object like `value` with `plain` in place of the attribute that holds its items, if there is one."""
+    """A copy of `value` in which `plain` replaces the attribute that stores its items; None if there is no such attribute."""
     mine = read(value)
     for name, held in stored_attributes(value).items():
         kind = OWN.get(type(held))
@@ -388,7 +393,7 @@ def _with_other_store(value: Any, plain: Any, read: Callable[[Any], Parts | None
             continue
         try:
             made = bare(value)
-        except TypeError:  # a class derived from one of C's
+        except TypeError:  # a class derived from a class written in C
             return None
         store(made, name, kind.built(held, theirs[0], list(_values(plain))))
         return made
@@ -396,7 +401,7 @@ def _with_other_store(value: Any, plain: Any, read: Callable[[Any], Parts | None
 
 
 def _same_parts(one: Parts, other: Parts) -> bool:
-    """Whether two containers hold the very same items under the same steps."""
+    """True if two containers hold identical objects under equal steps."""
     if len(one[1]) != len(other[1]) or not all(map(operator.is_, one[1], other[1])):
         return False
     return all(map(operator.is_, one[0], other[0])) or one[0] == other[0] == list(range(len(one[0])))
@@ -407,10 +412,10 @@ def _values(plain: Any) -> Any:
 
 
 def _constructed(value: Any, plain: Any, read: Callable[[Any], Parts | None]) -> Any:
-    """The container that the constructor makes of `plain`, if it holds exactly those items."""
+    """The container that the constructor makes from `plain`, if it holds exactly these items."""
     try:
         with DisableTorchFunction():
-            made = type(value)(type(plain)(plain))  # a constructor may keep what it is given
+            made = type(value)(type(plain)(plain))  # a constructor may keep its argument
     except Exception:  # a user-defined constructor may raise anything
         return None
     found = read(made)
@@ -419,7 +424,7 @@ def _constructed(value: Any, plain: Any, read: Callable[[Any], Parts | None]) ->
 
 
 def wrapper_kind(shape: type) -> Kind:
-    """UserDict and UserList, whose items are in `data`."""
+    """The kind of UserDict and UserList, whose items are in `data`."""
     other = user_kind(shape)
 
     def read(value: Any) -> Parts | None:
@@ -456,7 +461,7 @@ def build_registered(value: Any, steps: list[Any], items: list[Any]) -> Any:
         return tuple(items)
 
 
-# Which kind a class is.
+# The kind of each class.
 
 LEAVES: tuple[type, ...] = (
     *(str, bytes, bytearray, memoryview, array.array, int, float, complex, bool, type(None), range, type),
@@ -467,7 +472,7 @@ LEAVES: tuple[type, ...] = (
 
 _OBJECT = object_kind(None)
 _REGISTERED = Kind(read_registered, build_registered)
-# By base class, in this order.
+# By base class; the first match counts.
 _DERIVED = (
     *((dict, DICT), (list, LIST), (deque, DEQUE), (set, SET), (frozenset, SET)),
     *((UserDict, wrapper_kind(dict)), (UserList, wrapper_kind(list))),
@@ -479,7 +484,7 @@ _kinds_of_classes: weakref.WeakKeyDictionary[type, Kind | None] = weakref.WeakKe
 
 
 def kind_of(value: Any, into_objects: bool = False) -> Kind | None:
-    """The kind of container that a value is; None for a value that is no container."""
+    """The kind of a container; None for other values."""
     cls = type(value)
     kind = OWN.get(cls)
     if kind is not None:
@@ -492,7 +497,7 @@ def kind_of(value: Any, into_objects: bool = False) -> Kind | None:
         kind = _kinds_of_classes[cls] = _kind_of_class(cls)
     if kind is _LEAF:
         return None
-    if kind is None and cls in registered_containers:  # not remembered: a class may be registered at any time
+    if kind is None and cls in registered_containers:  # not cached: a class may be registered at any time
         return _REGISTERED
     return _OBJECT if kind is None and into_objects else kind
 
@@ -512,35 +517,35 @@ def _kind_of_class(cls: type) -> Kind | None:
     return next((kind for interface, kind in _ABSTRACT if issubclass(cls, interface)), None)
 
 
-# What a value contains: the one place that knows how to take nested values apart and how to build others like them.
+# Reading and rebuilding nested values.
 #
-# `children(value)` lists what a container holds, each item with the step that leads to it; `rebuild(value, children)`
-# makes a container of the same kind with other items. Finding tensors, paths, and templates (`templates.py`) are
-# short uses of these two.
+# `children(value)` lists the items of a container, each with the step that leads to it; `rebuild(value, children)` makes a
+# container of the same kind with other items. Finding tensors, paths, and templates (`templates.py`) are short uses of these
+# two.
 #
-# Looking into a value never changes it: constructors, properties and `__getattr__` of dataclasses and objects are not
-# run, iterators are not consumed, and torch calls that a mapping or sequence makes while it is read are not recorded.
-# A container that holds itself is looked into once. One that is held in many places is looked into in each of them,
-# but no more than `MOST_REPEATS` times in all, because the number of places can grow exponentially.
+# Reading never changes a value: constructors, properties and `__getattr__` of dataclasses and objects are not run, iterators
+# are not consumed, and torch calls that a mapping or sequence makes while it is read are not recorded. A container that
+# contains itself is read once. A container that occurs in many places is read in each of them, but at most `MOST_REPEATS`
+# times in all, because the number of places can grow exponentially.
 
 Path = tuple[Any, ...]
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Children = list[tuple[Any, Any]]
 
 MOST_REPEATS = 10_000
-LATER = object()  # is returned for what cannot be built yet, or not in this way
+LATER = object()  # returned if an item cannot be built yet, or not in this way
 PLAIN = frozenset({str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size})
 _SIMPLE_RESULTS = PLAIN | {Tensor}
 
 
 def children(value: Any, *, into_objects: bool = False) -> Children | None:
-    """What a container holds, in order, each item with the step that leads to it. None for a value that is not a container.
+    """The items of a container, in order, each with the step that leads to it. None if the value is not a container.
 
     >>> children({"a": 1, "b": [2]})
     [('a', 1), ('b', [2])]
 
-    A step is a key or an index, an `Attribute`, or for what can be reached by neither (a set's members) an `Nth`.
-    With `into_objects` an object of any other class is a container of its attributes.
+    A step is a key, an index, an `Attribute`, or an `Nth` for an item without any of these (a set's member). With
+    `into_objects`, any other object is a container of its attributes.
     """
     kind = kind_of(value, into_objects)
     found = kind.read(value) if kind is not None else None
@@ -548,7 +553,7 @@ def children(value: Any, *, into_objects: bool = False) -> Children | None:
 
 
 def rebuild(value: Any, children: Children) -> Any:
-    """A container like `value` that holds `children`. Its class and its other attributes are those of `value`."""
+    """A container like `value`, with its class and its other attributes, that holds `children`."""
     kind = kind_of(value, True)
     assert kind is not None, f"{type(value).__name__} is no container"
     return kind.built(value, [step for step, _ in children], [item for _, item in children])
@@ -558,9 +563,9 @@ def rebuild(value: Any, children: Children) -> Any:
 
 
 def find_tensors(value: Any, path: Path = (), *, into_objects: bool = True) -> Iterator[tuple[Path, Tensor]]:
-    """Every tensor in `value` with its path, in order; one held in several places comes once for each.
+    """Every tensor in `value` with its path, in order; a tensor in several places comes once for each.
 
-    With `into_objects`, the attributes of objects that are no containers are looked at too, once for each object.
+    With `into_objects`, attributes of other objects are searched too, once for each object.
     """
     return find(value, path, is_tensor, into_objects, MOST_REPEATS)
 
@@ -577,17 +582,17 @@ def is_tensor(value: Any) -> bool:
 def find(
     value: Any, path: Path, is_wanted: Callable[[Any], bool], into_objects: bool, repeats: int
 ) -> Iterator[tuple[Path, Any]]:
-    """Every wanted item in `value`, with its path. Containers met again are looked into again, `repeats` times in all."""
+    """Every wanted item in `value`, with its path. Repeated containers are searched again, `repeats` times in all."""
     if is_wanted(value):
         yield path, value
         return
     found = children(value, into_objects=into_objects)
     if found is None:
         return
-    stack: list[tuple[Any, Iterator[tuple[Any, Any]]]] = [(value, iter(found))]  # the containers that are being looked into
-    steps: list[Any] = []  # from each of them to the next
+    stack: list[tuple[Any, Iterator[tuple[Any, Any]]]] = [(value, iter(found))]  # the containers being searched
+    steps: list[Any] = []  # the step from each container in `stack` to the next
     open_ids = {id(value)}
-    seen = {id(value): value}  # alive while their ids are keys
+    seen = {id(value): value}  # kept alive, because their ids are keys
     while stack:
         for step, item in stack[-1][1]:
             if is_wanted(item):
@@ -616,7 +621,7 @@ def find(
 
 
 def get_path(value: Any, path: Path) -> Any:
-    """What is found in `value` at `path`."""
+    """The item of `value` at `path`."""
     for step in path:
         value = value[step] if type(value) in (tuple, list, dict) else _child(value, step)
     return value
@@ -630,7 +635,7 @@ def _child(value: Any, step: Any) -> Any:
 
 
 def format_path(path: Path, name: str = "") -> str:
-    """A path as Python would write it: `args[0]['mask'].values`; the second member of a set is `{1}`."""
+    """A path in Python's syntax: `args[0]['mask'].values`; the second member of a set is `{1}`."""
     return name + "".join(
         f".{step}" if isinstance(step, Attribute) else f"{{{int(step)}}}" if isinstance(step, Nth) else f"[{step!r}]"
         for step in path
@@ -641,7 +646,7 @@ def format_path(path: Path, name: str = "") -> str:
 
 
 class Other:
-    """Stands in an outline for an object, which must not be kept alive."""
+    """Stands in a template for an object that must not be kept alive."""
 
     __slots__ = ("type_name",)
 
@@ -653,7 +658,7 @@ class Other:
 
 
 class _Open:
-    """A container that is being built: what it is built like, and what has been built for it so far."""
+    """A container that is being built: its original, and the items built so far."""
 
     __slots__ = ("built", "items", "kind", "rest", "shell", "steps", "value")
 
@@ -662,8 +667,8 @@ class _Open:
         self.rest = iter(items)
         self.built: list[Any] = []
         try:
-            self.shell = kind.shell(value) if kind.shell is not None else None  # is there before its items, to close cycles
-        except TypeError:  # a class derived from one of C's: its fields are put into a dictionary
+            self.shell = kind.shell(value) if kind.shell is not None else None  # exists before its items, to close cycles
+        except TypeError:  # a class derived from a class written in C: its fields are put into a dictionary
             self.kind, self.shell = DICT, {}
 
     def finish(self, as_template: bool) -> Any:
@@ -683,17 +688,18 @@ def rebuilt(
     repeats: int = 0,
     as_template: bool = False,
 ) -> Any:
-    """`value` with containers of its own, in which every item that is not a container is replaced by `change(item)`.
+    """A copy of `value` in which every item that is not a container is replaced by `change(item)`.
 
-    A container met again is the one built before, which `made` has by id; `repeats` is how often one is built again instead.
+    A repeated container is built once: `made` maps ids to what was built. Up to `repeats` times in all it is built again
+    instead.
     """
     made = {} if made is None else made
     stack: list[_Open] = []
-    held: list[Any] = []  # alive while their ids are keys
+    held: list[Any] = []  # kept alive, because their ids are keys
     open_ids: set[int] = set()
 
     def begin(item: Any) -> Any:
-        """What to put for an item now, or `LATER` when its own items have to be built first."""
+        """The new item, or `LATER` if its own items must be built first."""
         nonlocal repeats
         if type(item) in PLAIN and item is not TENSOR:
             return item
@@ -703,7 +709,7 @@ def rebuilt(
         key = id(item)
         if key in made and (key in open_ids or repeats <= 0):
             return made[key]
-        if key in open_ids:  # a tuple that holds itself, by way of a list
+        if key in open_ids:  # a tuple that contains itself through a list
             return Other(type(item).__name__) if as_template else change(item)
         found = kind.read(item)
         if found is None:
@@ -738,15 +744,15 @@ def rebuilt(
 
 
 def replace_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """`value` with containers of its own, in which `change(tensor)` is in place of every tensor."""
+    """A copy of `value` in which every tensor is replaced by `change(tensor)`."""
     return rebuilt(value, lambda item: change(item) if is_tensor(item) else item)
 
 
 def shares_no_container(arguments: Arguments, replaced: dict[int, Any] | None = None) -> Arguments:
-    """Arguments whose containers are their own and whose tensors, modules and functions are the same.
+    """Arguments with new containers and the same tensors, modules and functions.
 
-    A model may change the lists, dictionaries and caches it is given; with this it changes ours. Objects that cannot be
-    copied are passed as they are. What has its id in `replaced` is passed as what is there for it.
+    A model may change the lists, dictionaries and caches it gets; so it changes copies. Objects that cannot be copied are
+    passed as they are. An object whose id is in `replaced` is replaced by the value there.
     """
     args, kwargs = arguments
     if not replaced and all(issubclass(type(item), (Tensor, *LEAVES)) for item in (*args, *kwargs.values())):
@@ -771,7 +777,7 @@ def _is_kept(value: Any) -> bool:
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors in a function's or module's result: containers are looked into, other objects are not."""
+    """The tensors in the result of a function or module. Containers are searched, other objects are not."""
     cls = type(value)
     if cls is Tensor:
         return [value]

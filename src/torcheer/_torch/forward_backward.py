@@ -1,7 +1,7 @@
 """A model's forward and backward pass as one function.
 
-The backward pass begins as from the sum of the outputs: with ones. Nothing has to be computed for that, so nothing besides the
-model's own operations is recorded. This file is in `_torch/`, whose lines are not shown as lines of the user's program.
+The backward pass starts with gradients of ones, as from the sum of the outputs. This computes nothing, so only the model's
+own operations are recorded. This file is in `_torch/` so that its lines are not shown as lines of the user's program.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from .internals import DisableTorchFunction
 
 
 class ForwardBackward:
-    """A function that runs a model and, where its result requires gradients, a backward pass: from `loss` of it, if given."""
+    """Runs a model and, if its result requires gradients, a backward pass from `loss(result)`, or from the sum of the
+    result.
+    """
 
     def __init__(self, model: Module, include_loss: bool, loss: Callable[[Any], Any] | None = None) -> None:
-        self.__self__ = model  # addresses are those within it
+        self.__self__ = model  # makes addresses relative to the model
         self.__name__ = type(model).__name__
         self.include_loss = include_loss
         self.loss = loss
@@ -66,7 +68,7 @@ def _run_backward(roots: list[Tensor]) -> None:
         torch.autograd.backward(tensors, ones)
 
     try:
-        if torch.overrides.has_torch_function(tuple(roots)):  # a recording is told that gradients are about to be written
+        if torch.overrides.has_torch_function(tuple(roots)):  # tells a recording that gradients are about to be written
             torch.overrides.handle_torch_function(backward, tuple(roots), *roots)
         else:
             backward(*roots)
@@ -76,8 +78,10 @@ def _run_backward(roots: list[Tensor]) -> None:
 
 
 def _ones(root: Tensor) -> Tensor:
-    """The gradient of the sum of a tensor's values (of a complex one, of both parts), as a view of one value if real."""
+    """Ones of the tensor's shape, the gradient of the sum of its values; for complex values 1+1j. A real result is a view of
+    one value.
+    """
     one = torch.ones((), dtype=root.dtype, device=root.device)
     if root.is_complex():
-        return (one * (1 + 1j)).expand(root.shape).contiguous()  # the FFT of torch 2.6 refuses one value for all
+        return (one * (1 + 1j)).expand(root.shape).contiguous()  # the FFT of torch 2.6 does not accept an expanded gradient
     return one.expand(root.shape)

@@ -1,11 +1,12 @@
-"""What people pass as inputs, as the positional and named arguments of a call. Every entry point asks here.
+"""Turns the user's inputs into the positional and keyword arguments of a call. Every entry point uses it.
 
-- A tuple is the positional arguments. One of two or more is a single argument where `forward` has one positional parameter.
-- A mapping, given alone, is the named arguments when every key names a parameter of `forward`.
+- A tuple holds the positional arguments. If `forward` takes one positional argument, a tuple of several is passed to it
+  whole.
+- A mapping, given alone, holds the keyword arguments if every key names a parameter of `forward`.
 - Anything else is one argument.
 
-What cannot be called like this is refused before the model runs. Where the model itself refuses something that is rarely
-meant (a list, a NumPy array, a shape), `explained` says which call was probably wanted.
+Inputs that cannot be passed raise before the model runs. If the model itself raises for an input that is probably a mistake
+(a list, a NumPy array, a shape), `explained` suggests the right call.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ from .containers import Arguments, find_leaves, is_tensor
 from .internals import FunctionSchema, forward_pre_hooks_of, has_global_pre_hooks
 from .sentinels import Sign
 
-LEFT_OUT: Final = Sign("…")  # stands for an argument that was not given
+LEFT_OUT: Final = Sign("…")  # the default of an argument: not given
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-_REFUSALS = (TypeError, AttributeError, ValueError, RuntimeError, IndexError, KeyError)  # what a model may raise for them
+# errors that a model may raise for wrong arguments
+_REFUSALS = (TypeError, AttributeError, ValueError, RuntimeError, IndexError, KeyError)
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
 def check_names(given: Iterable[str], known: Sequence[str], who: str) -> None:
-    """Raise where an option has none of the known names. `who` begins the message: `"log_forward_pass takes"`.
+    """Raise if an option is not among the known names. `who` begins the message: `"log_forward_pass takes"`.
 
-    Functions without `**options` leave this to Python, whose TypeError names the function and the argument.
+    Functions without `**options` need no check: Python's TypeError names the function and the argument.
     """
     for name in given:
         if name not in known:
@@ -50,9 +52,9 @@ def check_names(given: Iterable[str], known: Sequence[str], who: str) -> None:
 def as_arguments(
     model: Callable[..., object], input_args: object = LEFT_OUT, input_kwargs: object = None, *, call: str = "log_forward_pass"
 ) -> Arguments:
-    """The positional and the named arguments of a call of `model`. `call` is the function of ours that got the inputs."""
+    """The positional and keyword arguments for a call of `model`. `call` names the entry point that got the inputs."""
     kwargs = _named(input_kwargs)
-    if not kwargs:  # usually one tensor; whether the model takes it is checked only if it raises
+    if not kwargs:  # usually one tensor; whether the model accepts it is checked only if the model raises
         one = input_args[0] if type(input_args) is tuple and len(input_args) == 1 else input_args
         if is_tensor(one):
             return (one,), kwargs
@@ -71,7 +73,7 @@ def as_arguments(
 
 
 def refuse_read_once(arguments: Arguments, call: str) -> None:
-    """Raise where an argument can be read only once, such as a generator, and the model is to run several times."""
+    """Raise if an argument can be read only once, such as a generator, and the model will run several times."""
     for item in find_leaves(arguments, lambda value: isinstance(value, Iterator)):
         try:
             copy.deepcopy(item)
@@ -99,14 +101,14 @@ def _named(input_kwargs: object) -> dict[str, Any]:
     return dict(input_kwargs.items())
 
 
-# What a model takes ----------------------------------------------------------------------------------------------------
+# Parameters of a model ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Taken:
-    """The parameters of a model's forward: as written, and as the function that is really called has them."""
+    """The parameters of a model's forward, as written and as called."""
 
-    written: Signature | None  # of the function a decorator is around, which knows the names
+    written: Signature | None  # of the function inside a decorator, which has the names
     called: Signature | None
 
     @property
@@ -115,28 +117,28 @@ class Taken:
 
     @property
     def takes_one(self) -> bool:
-        """Whether there is exactly one positional parameter, and no `*args`."""
+        """True if there is exactly one positional parameter, and no `*args`."""
         return self.most == 1
 
     @property
     def required(self) -> int:
-        """How many positional arguments there must be at least."""
+        """The number of required positional arguments."""
         return sum(p.default is Parameter.empty for p in self._positional)
 
     @property
     def most(self) -> float:
-        """How many positional arguments there may be."""
+        """The largest number of positional arguments."""
         takes_any = self.written is None or any(p.kind is Parameter.VAR_POSITIONAL for p in self._parameters)
         return math.inf if takes_any else len(self._positional)
 
     @property
     def names(self) -> list[str]:
-        """The names that arguments can be given by."""
+        """The parameters that can be passed by name."""
         return [p.name for p in self._parameters if p.kind in _NAMED]
 
     @property
     def takes_any_name(self) -> bool:
-        """Whether there is a `**kwargs`."""
+        """True if there is a `**kwargs`."""
         return any(p.kind is Parameter.VAR_KEYWORD for p in self._parameters)
 
     @property
@@ -148,7 +150,7 @@ class Taken:
         return [p for p in self._parameters if p.kind in _POSITIONAL]
 
     def names_all(self, given: Mapping[Any, Any]) -> bool:
-        """Whether these are named arguments: every key is a parameter's name, or some are and `**kwargs` takes the rest."""
+        """True if `given` can be keyword arguments: every key names a parameter, or some do and `**kwargs` takes the rest."""
         if self.written is None or not all(isinstance(key, str) for key in given):
             return False
         if not given:
@@ -161,19 +163,19 @@ class Taken:
 
 
 def taken_by(model: Any) -> Taken:
-    """What a model takes; a module what its forward does."""
+    """The parameters of a model; for a module, of its forward."""
     function = _called_function(model)
     return Taken(_signature(function, True), _signature(function, False))
 
 
 def _called_function(model: Any) -> Any:
-    """The function that gets the arguments: a module's forward, behind compiled and parallel wrappers."""
+    """The function that receives the arguments: a module's forward, inside compiled and parallel wrappers."""
     if isinstance(model, functools.partial) and isinstance(model.func, Module):
         return functools.partial(_called_function(model.func), *model.args, **model.keywords)
     model = innermost(model)
     if not isinstance(model, Module):
         return model
-    own = _signature(type(model).__call__, False)  # a class may have a __call__ of its own, which mostly hands everything on
+    own = _signature(type(model).__call__, False)  # a class may override __call__, mostly to pass everything on
     hands_on = own is None or all(p.kind not in _NAMED for p in list(own.parameters.values())[1:])
     return model.forward if hands_on else model
 
@@ -191,19 +193,19 @@ def _signature(function: Any, follow_wrapped: bool) -> Signature | None:
         )
     try:
         return inspect.signature(function, follow_wrapped=follow_wrapped)
-    except Exception:  # a function of C's, or a user-defined __signature__
+    except Exception:  # a function written in C, or a user-defined __signature__
         return None
 
 
-# Functions that take batches, not arguments, and what to do where a batch does not fit the model.
+# Functions that take batches, and their advice if a batch does not fit the model.
 _OF_BATCHES = {"extract": "Say how a batch goes into the model: call=lambda model, batch: model(…)."}
 
 
-# What is refused before the model runs ------------------------------------------------------------------------------------
+# Errors before the model runs ------------------------------------------------------------------------------------------
 
 
 def _refuse(model: Any, taken: Taken, args: tuple[Any, ...], kwargs: dict[str, Any], call: str) -> None:
-    """Raise when the model cannot be called with these arguments."""
+    """Raise if the model cannot be called with these arguments."""
     if isinstance(model, Module) and len(args) == 1 and isinstance(args[0], (DataLoader, Dataset)):
         raise InvalidArgument(f"{call}() runs the model on one batch; got {described(args[0])}. {_right_call(args[0], call)}")
     misfit = misfit_of(model, taken, args, kwargs)
@@ -216,14 +218,14 @@ def _refuse(model: Any, taken: Taken, args: tuple[Any, ...], kwargs: dict[str, A
 
 @dataclass(frozen=True)
 class Misfit:
-    """What a model takes, without annotations, and why it cannot be called with the arguments given."""
+    """The model's signature, without annotations, and why the given arguments do not fit it."""
 
     taken: Signature
     why: str
 
 
 def misfit_of(model: Any, taken: Taken, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Misfit | None:
-    """Why a model cannot be called with these arguments; None where it can be, or where only calling it can tell."""
+    """Why a model cannot be called with these arguments; None if it can, or if only a call can tell."""
     if taken.called is None or _has_pre_hooks(model):
         return None
     try:
@@ -235,7 +237,7 @@ def misfit_of(model: Any, taken: Taken, args: tuple[Any, ...], kwargs: Mapping[s
 
 
 def _has_pre_hooks(model: Any) -> bool:
-    """Whether hooks may change the arguments on their way to forward."""
+    """True if forward pre-hooks may change the arguments."""
     model = without_parallelism(model)
     if not isinstance(model, Module):
         return False
@@ -264,13 +266,13 @@ def _right_call_for(taken: Signature, args: tuple[Any, ...], kwargs: dict[str, A
     return f"Arguments are given by name: {by_name}."
 
 
-# What a model refused -------------------------------------------------------------------------------------------------------
+# Errors from the model -----------------------------------------------------------------------------------------------------
 
 
 class explained:  # noqa: N801 - used as a function: `with explained(…)`
-    """Inside, an error of the model that is about a form of its arguments is raised as one that says what to pass instead.
+    """Inside this block, if the model raises because of its arguments, an error is raised that suggests the right call.
 
-    Of several nested ones the outermost, which is in the function that the user called, decides the message.
+    Of nested blocks, the outermost decides the message: it belongs to the function that the user called.
     """
 
     def __init__(self, model: Any, arguments: Arguments, call: str) -> None:
@@ -293,7 +295,7 @@ class explained:  # noqa: N801 - used as a function: `with explained(…)`
 
 
 def _refusal(model: Any, error: BaseException, arguments: Arguments, call: str) -> InvalidArgument | None:
-    """What was probably wrong about arguments, if that is what a model's error is about: it names the class of one of them."""
+    """The error to raise if a model's error is about its arguments, which it is if the text names the class of an argument."""
     if isinstance(error, InvalidArgument) or not isinstance(error, _REFUSALS):
         return None
     text = str(error)
@@ -316,7 +318,7 @@ def _refusal(model: Any, error: BaseException, arguments: Arguments, call: str) 
 
 
 def _right_call(value: Any, call: str, *, takes_one: bool = False) -> str:
-    """The call that was probably meant where this value was given."""
+    """Advice for a value that is probably a mistake: the right call."""
     if call in _OF_BATCHES:
         return _OF_BATCHES[call]
     if isinstance(value, DataLoader):
@@ -349,12 +351,12 @@ def _right_call(value: Any, call: str, *, takes_one: bool = False) -> str:
 
 
 def is_shape(value: Any, least: float = 0) -> bool:
-    """Whether a value is a list or tuple of whole numbers from `least` on, and not empty."""
+    """True for a non-empty list or tuple of integers, each at least `least`."""
     return isinstance(value, (tuple, list)) and bool(value) and all(is_whole(size, least) for size in value)
 
 
 def is_whole(value: Any, least: float) -> bool:
-    """Whether a value is a whole number from `least` on; a truth value is not."""
+    """True for an integer of at least `least`; False for a bool."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
@@ -362,7 +364,7 @@ def _is_array(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] in ("numpy", "pandas", "jax", "jaxlib") or hasattr(type(value), "__array__")
 
 
-# Words ------------------------------------------------------------------------------------------------------------------
+# Formatting --------------------------------------------------------------------------------------------------------------
 
 
 def _name(model: Any) -> str:
@@ -378,7 +380,7 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def described(value: Any) -> str:
-    """A value in a few words: its class, and how much is in it."""
+    """A short description of a value: its class and its size."""
     cls = type(value).__name__
     if is_tensor(value):
         return f"a {cls}" if value.is_nested else f"a {cls} of shape {tuple(value.shape)}"

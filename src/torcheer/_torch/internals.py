@@ -1,9 +1,9 @@
-"""The private parts of torch that torcheer uses: named here and nowhere else; tests look.
+"""All private parts of torch that torcheer uses. No other file names one; tests check this.
 
-A private name may be missing from the next torch. So each is looked up by `private`, which never fails: where torch lacks a
-name, another function serves in its place, or a stand-in raises `MissingInTorch` when it is used. `missing_notes` says what a
-log lacks without the name. The environment variable `TORCHEER_WITHOUT` (names, separated by commas) makes torcheer do without
-names that torch has: the tests take each away in turn, and users can, where a private function of a new torch misbehaves.
+A private name may be missing from the next torch. So each is looked up by `private`, which never fails: if torch lacks a
+name, another function replaces it, or a stand-in raises `MissingInTorch` when it is used. `missing_notes` says what a log
+lacks without the name. The environment variable `TORCHEER_WITHOUT` (names, separated by commas) makes torcheer ignore names
+that torch has: the tests remove each in turn, and users can, if a private function of a new torch misbehaves.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from ..errors import MissingInTorch
 # Looking names up --------------------------------------------------------------------------------------------------------
 
 USES: dict[str, str] = {}  # every private name, and what torcheer needs it for
-_LESS: dict[str, str] = {}  # the names that this torch lacks, and what a log is without them
+_LESS: dict[str, str] = {}  # the names that this torch lacks -> what a log lacks without them
 _HIDDEN: Final = frozenset(filter(None, os.environ.get("TORCHEER_WITHOUT", "").split(",")))
 _ABSENT: Final = object()
 
 
 def _look_up(path: str) -> Any:
-    """What a dotted path leads to; `_ABSENT` where torch has nothing there."""
+    """The object at a dotted path; `_ABSENT` if torch has none there."""
     if path in _HIDDEN:
         return _ABSENT
     found: Any = torch
@@ -57,13 +57,13 @@ def _look_up(path: str) -> Any:
 
 
 def private(path: str, use: str, otherwise: Any = None, less: str = "") -> Any:
-    """One of torch's private objects, or what serves in its place where torch lacks the object.
+    """A private object of torch, or its replacement if torch lacks it.
 
     Args:
-        path: where it is, as `"torch._C._storage_address"`.
+        path: the dotted name, such as `"torch._C._storage_address"`.
         use: what torcheer does with it; completes "torcheer needs it to …".
-        otherwise: what serves in its place. Without it, a stand-in that raises `MissingInTorch` when it is used.
-        less: what a log lacks without the object, for `history.notes`; empty where `otherwise` does the same.
+        otherwise: the replacement. By default a stand-in that raises `MissingInTorch` when it is used.
+        less: what a log lacks without the object, for `history.notes`; empty if `otherwise` does the same.
     """
     USES[path] = use
     found = _look_up(path)
@@ -75,7 +75,9 @@ def private(path: str, use: str, otherwise: Any = None, less: str = "") -> Any:
 
 
 def _attribute(owner: Any, path: str, use: str, otherwise: Callable[[Any], Any], less: str = "") -> Callable[[Any], Any]:
-    """A function that reads a private attribute (`"torch.Tensor._version"`); `otherwise` where `owner` lacks the attribute."""
+    """A function that reads a private attribute (`"torch.Tensor._version"`), or `otherwise` if `owner` has no such
+    attribute.
+    """
     USES[path] = use
     name = path.rpartition(".")[2]
     if path not in _HIDDEN and hasattr(owner, name):
@@ -86,18 +88,18 @@ def _attribute(owner: Any, path: str, use: str, otherwise: Callable[[Any], Any],
 
 
 def _later(path: str, use: str, otherwise: Any = None) -> Callable[[], Any]:
-    """As `private`, but looked up when the returned function is first called: the import of its module takes a second."""
+    """Like `private`, but looked up at the first call of the returned function: importing its module takes a second."""
     USES[path] = use
     return functools.cache(lambda: private(path, use, otherwise))
 
 
 def missing_notes() -> list[str]:
-    """What a log lacks because this torch lacks private names; empty for the versions that are tested."""
+    """What a log lacks because this torch lacks private names; empty for all tested versions."""
     return [f"torch {torch.__version__} has no {path}: {less}." for path, less in _LESS.items()]
 
 
 class _Missing:
-    """Stands for something that torch lacks. Using it raises `MissingInTorch`."""
+    """Stands for a private name that torch lacks. Using it raises `MissingInTorch`."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -123,8 +125,8 @@ def _pop_by_leaving() -> Any:
 
 
 def _modes_by_popping() -> list[Any]:
-    """The active function modes, by taking each off the stack and putting it back; torch raises when the stack is empty."""
-    if pop_function_mode is _pop_by_leaving:  # which asks for the active modes
+    """The active function modes: takes each off the stack, until torch raises for an empty stack, and puts all back."""
+    if pop_function_mode is _pop_by_leaving:  # `_pop_by_leaving` needs the list of active modes
         _Missing("torch.overrides._get_current_function_mode_stack")()
     popped = []
     with contextlib.suppress(RuntimeError):
@@ -136,7 +138,7 @@ def _modes_by_popping() -> list[Any]:
     return popped
 
 
-# The stack of function modes. Entering and leaving a `TorchFunctionMode` does the same with more checks.
+# The stack of function modes. These functions do the same as entering and leaving a `TorchFunctionMode`, with fewer checks.
 push_function_mode: Callable[[Any], None] = private(
     "torch._C._push_on_torch_function_stack", "put its function mode back", _push_by_entering
 )
@@ -152,7 +154,7 @@ count_function_modes: Callable[[], int] = private(
 
 
 class _ModesPopped:
-    """Does what `DisableTorchFunction` does for modes, more slowly: takes them off the stack and puts them back."""
+    """Replaces `DisableTorchFunction`, more slowly: takes all function modes off the stack and puts them back."""
 
     def __enter__(self) -> None:
         self._modes = [pop_function_mode() for _ in range(count_function_modes())]
@@ -163,7 +165,9 @@ class _ModesPopped:
 
 
 def take_off_function_mode(mode: Any) -> bool:
-    """Take the last entry of a mode off the stack of function modes; others stay. Returns whether it was on the stack."""
+    """Remove the topmost entry of a mode from the stack of function modes; other entries stay. Returns False if it was not
+    there.
+    """
     above, is_found = [], False
     while not is_found and count_function_modes():
         above.append(pop_function_mode())
@@ -173,24 +177,24 @@ def take_off_function_mode(mode: Any) -> bool:
     return is_found
 
 
-# Inside, torch functions are handed neither to modes nor to subclasses. The public function hides them only from subclasses.
+# Inside this block, neither modes nor subclasses see torch functions. The public class hides them only from subclasses.
 DisableTorchFunction: Any = private("torch._C.DisableTorchFunction", "call torch unseen by its own function mode", _ModesPopped)
-# Inside, torch functions are handed to modes again, also within `DisableTorchFunction`.
+# Inside this block, modes see torch functions again, even within `DisableTorchFunction`.
 _EnableTorchFunction: Any = private("torch._C._EnableTorchFunction", "evaluate the functions that were given to flex_attention")
 
 
 @cleaning
 def seen_by(mode: TorchFunctionMode) -> Iterator[None]:
-    """Inside, torch functions are handed to this mode and to no other, also within `DisableTorchFunction`."""
+    """Inside this block, only this mode sees torch functions, even within `DisableTorchFunction`."""
     with _ModesPopped(), _EnableTorchFunction(), mode:
         yield
 
 
-# Inside, tensor subclasses behave as plain tensors.
+# Inside this block, tensor subclasses behave as plain tensors.
 DisableTorchFunctionSubclass: Any = private(
     "torch._C.DisableTorchFunctionSubclass", "read tensors of subclasses as plain tensors", DisableTorchFunction
 )
-# The `__torch_function__` of subclasses that override nothing. Without it they are treated as if they overrode functions.
+# The `__torch_function__` of subclasses that override nothing. Without it they are treated as overriding functions.
 disabled_torch_function: Any = private(
     "torch._C._disabled_torch_function_impl",
     "know subclasses of Tensor that override nothing",
@@ -200,17 +204,17 @@ disabled_torch_function: Any = private(
 
 
 class _NoDispatchMode:
-    """A base class for `TorchDispatchMode`s where torch has none; `can_watch_aten` is then False, and nobody makes one."""
+    """A base class if torch has no `TorchDispatchMode`. Then `can_watch_aten` is False, and it is never instantiated."""
 
 
 def _no_dispatch_mode() -> None:
-    """Stands for the active dispatch mode where torch does not tell."""
+    """Replaces the function that returns the active dispatch mode, if torch lacks it."""
 
 
 _UNFUSED: Final = (
     "attention that torch computes on its fused path is logged as single operations; at padded positions their values differ"
 )
-# Sees ATen operators.
+# A mode that sees ATen operators.
 TorchDispatchMode: Any = private(
     "torch.utils._python_dispatch.TorchDispatchMode",
     "watch torch's fused attention",
@@ -221,7 +225,7 @@ current_dispatch_mode: Callable[[], Any] = private(
     "torch.utils._python_dispatch._get_current_dispatch_mode", "watch torch's fused attention", _no_dispatch_mode, _UNFUSED
 )
 can_watch_aten: bool = TorchDispatchMode is not _NoDispatchMode and current_dispatch_mode is not _no_dispatch_mode
-# Inside, no mode is active.
+# Inside this block, no mode is active.
 without_modes: Callable[[], Any] = private(
     "torch.utils._python_dispatch._disable_current_modes",
     "compare values unseen by other modes",
@@ -238,7 +242,7 @@ _NO_MODES: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
 
 def outside_dispatch_modes() -> Any:
-    """Inside, the dispatch modes of the user's program are off: a mode that fakes or counts is not to see our copies."""
+    """Inside this block, the user's dispatch modes are off, so that a mode that fakes or counts does not see our copies."""
     return without_modes() if _count_dispatch_modes() else _NO_MODES
 
 
@@ -253,7 +257,7 @@ _set_tracing_state: Callable[[Any], None] = private(
 
 @contextlib.contextmanager
 def untraced() -> Iterator[None]:
-    """Inside, `torch.jit.trace` does not trace, and the sizes of tensors are numbers."""
+    """Inside this block, `torch.jit.trace` does not trace, and tensor sizes are integers."""
     state = _tracing_state()
     if state is None:
         yield
@@ -280,7 +284,7 @@ is_any_autocast_enabled: Callable[[], bool] = private(
 
 
 def address_of(storage: torch.UntypedStorage) -> int:
-    """The number that a storage is known by: `storage_address` of its tensors."""
+    """A number that identifies a storage: the `storage_address` of its tensors."""
     address: int = _address_of(storage)
     return address
 
@@ -288,17 +292,17 @@ def address_of(storage: torch.UntypedStorage) -> int:
 _address_of = _attribute(
     torch.UntypedStorage, "torch.UntypedStorage._cdata", "tell storages apart", torch.UntypedStorage.data_ptr
 )
-# The address of a tensor's storage, in a third of the time of `address_of(tensor.untyped_storage())`.
+# The address of a tensor's storage, in a third of the time that `address_of(tensor.untyped_storage())` takes.
 storage_address: Callable[[Tensor], int] = private(
     "torch._C._storage_address", "tell storages apart", lambda tensor: _address_of(tensor.untyped_storage())
 )
-# How many tensors share a storage. Without it all memory counts as shared, and is copied.
+# The number of tensors that share a storage. Without it all memory counts as shared, and is copied.
 storage_use_count: Callable[[int], int] = private(
     "torch._C._storage_Use_Count", "know whether others hold the memory of a value", lambda address: sys.maxsize
 )
-# Where the first element of a tensor is, without making a lazy copy a real one; before torch 2.13 there is only `data_ptr`.
+# The address of a tensor's first element, without materialising a lazy copy; before torch 2.13 there is only `data_ptr`.
 pointer_of: Callable[[Tensor], int] = getattr(Tensor, "const_data_ptr", Tensor.data_ptr)
-# How often torch counted a write to a tensor. Raises RuntimeError for inference tensors, which have no count.
+# torch's count of the writes to a tensor. Raises RuntimeError for inference tensors, which have no count.
 write_count: Callable[[Tensor], int] = _attribute(
     Tensor,
     "torch.Tensor._version",
@@ -306,7 +310,7 @@ write_count: Callable[[Tensor], int] = _attribute(
     lambda tensor: 0,
     "a value that code outside of torch's functions overwrites is not noticed",
 )
-# The tensor that a tensor is a view of, as autograd knows it; None for a tensor that is no view.
+# The tensor whose view autograd says a tensor is; None if it is not a view.
 base_of: Callable[[Tensor], Tensor | None] = _attribute(
     Tensor,
     "torch.Tensor._base",
@@ -317,16 +321,16 @@ base_of: Callable[[Tensor], Tensor | None] = _attribute(
 
 
 def cuda_is_used() -> bool:
-    """True where this process has used CUDA. Public, but without types."""
+    """True if this process has used CUDA."""
     return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch's own
 
 
-# A view whose values are the negative ones, as `.imag` of a conjugated tensor is. Without it such a view comes back as a copy.
+# A view with negated values, such as `.imag` of a conjugated tensor. Without it such a view is loaded as a copy.
 negated_view: Callable[[Tensor], Tensor] = private("torch._neg_view", "load negated views", torch.neg)
 
 
 def sparse_parts(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """Indices and values of a sparse COO tensor as they are stored; the public methods refuse one that is not coalesced."""
+    """The stored indices and values of a sparse COO tensor; the public methods require a coalesced tensor."""
     return _indices(tensor)(), _sparse_values(tensor)()
 
 
@@ -338,7 +342,7 @@ _make_subclass: Callable[..., Tensor] = private(
 
 
 def like_class_of(tensor: Tensor, data: Tensor) -> Tensor:
-    """A tensor over `data` of the same class as `tensor`, with the same `requires_grad`."""
+    """A tensor over `data` with the class and the `requires_grad` of `tensor`."""
     return _make_subclass(type(tensor), data, tensor.requires_grad)
 
 
@@ -350,7 +354,7 @@ _nested_facts: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def nested_parts(tensor: Tensor) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-    """What a nested tensor is made of: facts and strided tensors; None for a kind that is not known."""
+    """The facts and strided tensors that make up a nested tensor; None for an unknown layout."""
     whole: Any = tensor
     if type(tensor) is Tensor and tensor.layout is torch.strided:
         parts = {name: read(tensor) for name, read in _nested_facts.items()}
@@ -367,7 +371,7 @@ _nested_view: Callable[..., Tensor] = private("torch._nested_view_from_buffer", 
 
 
 def nested_from_parts(facts: dict[str, Any], parts: dict[str, Tensor]) -> Tensor:
-    """The nested tensor that `nested_parts` took apart."""
+    """The nested tensor from its `nested_parts`."""
     if facts.get("layout") == "jagged":
         lengths = parts.get("lengths")
         return torch.nested.nested_tensor_from_jagged(parts["values"], parts["offsets"], lengths, jagged_dim=facts["ragged"])
@@ -384,7 +388,7 @@ _quantised_by_channel: Callable[..., Tensor] = private("torch._make_per_channel_
 
 
 def quantised_from_parts(values: Tensor, dtype: torch.dtype, scales: tuple[Any, ...]) -> Tensor:
-    """A quantised tensor from its integers and, for the whole tensor or by channel, its scales and zero points."""
+    """A quantised tensor from its integers, scales and zero points (per tensor or per channel)."""
     if len(scales) == 3 and not (scales[0].dim() == 1 == scales[1].dim() and scales[2] < values.dim()):
         raise ValueError("the scales of a quantised tensor do not fit it")
     made = (_quantised if len(scales) == 2 else _quantised_by_channel)(values, *scales)
@@ -397,7 +401,7 @@ def quantised_from_parts(values: Tensor, dtype: torch.dtype, scales: tuple[Any, 
 
 
 def writes_in_place(module: Any) -> bool:
-    """True where a TorchScript module calls a function that writes in place, or has no graph, as a frozen module has none."""
+    """True if a TorchScript module calls an in-place function, or has no graph because it was frozen."""
     try:
         return re.search(r"::\w+_\(", str(module.inlined_graph)) is not None
     except (AttributeError, RuntimeError):
@@ -405,18 +409,18 @@ def writes_in_place(module: Any) -> bool:
 
 
 def script_parts(script: dict[str, Any]) -> tuple[Any, Any]:
-    """The C++ object of a TorchScript module and its class, from the module's `__dict__`; None where there is none."""
+    """The C++ object of a TorchScript module and its class, from the module's `__dict__`; None if missing."""
     return script.get("_c"), script.get("_concrete_type")
 
 
-# Schemas of TorchScript methods and of operators. Without it arguments of TorchScript methods are not known by name.
+# Schemas of TorchScript methods and of operators. Without it the argument names of TorchScript methods are unknown.
 FunctionSchema: Any = private("torch._C.FunctionSchema", "read the arguments of TorchScript methods", _Missing)
 
 # Transforms of torch.func ------------------------------------------------------------------------------------------------
 
 _NO_TRANSFORMS: Final = "values inside transforms of torch.func (vmap, grad, jvp) are not followed"
 _FOLLOW: Final = "follow values inside transforms of torch.func"
-# Tensors inside vmap, grad and jvp wrap others.
+# True for a wrapper around a tensor inside vmap, grad or jvp.
 is_functorch_wrapped: Callable[[Tensor], bool] = private(
     "torch._C._functorch.is_functorch_wrapped_tensor", _FOLLOW, lambda tensor: False, _NO_TRANSFORMS
 )
@@ -434,7 +438,7 @@ _transform_types: Any = private("torch._C._functorch.TransformType", _FOLLOW, co
 
 
 def without_transforms() -> Any:
-    """Inside, no transform of torch.func runs, so new tensors are not wrapped."""
+    """Inside this block, no transform of torch.func runs, so new tensors are not wrapped."""
     return _without_transforms() if is_transforming() else contextlib.nullcontext()
 
 
@@ -444,18 +448,18 @@ def is_transforming() -> bool:
 
 
 def is_inside_vmap() -> bool:
-    """True while vmap is among the transforms that are running."""
+    """True while vmap is one of the running transforms."""
     vmap = getattr(_transform_types, "Vmap", None)
     return vmap is not None and any(transform.key() == vmap for transform in _transforms() or ())
 
 
 # Autograd ----------------------------------------------------------------------------------------------------------------
 
-# The number that the next node gets; nodes of one thread are numbered in the order they are made.
+# The sequence number of the next autograd node; nodes of one thread are numbered in the order they are made.
 next_sequence_number: Callable[[], int] = private(
     "torch.autograd._get_sequence_nr", "tell which autograd nodes a module made, or a backward pass with create_graph=True"
 )
-# The number of the backward pass that is running; -1 outside of one.
+# The number of the running backward pass; -1 outside of any.
 current_graph_task: Callable[[], int] = private(
     "torch._C._current_graph_task_id",
     "tell backward passes apart",
@@ -465,24 +469,24 @@ current_graph_task: Callable[[], int] = private(
 
 
 def _accumulating_class() -> type:
-    """The class of the node behind a leaf."""
+    """The class of the node that accumulates the gradient of a leaf."""
     with torch.enable_grad():
         grad_fn: Any = torch.zeros(1, device="cpu", requires_grad=True).neg().grad_fn
     return type(grad_fn.next_functions[0][0])
 
 
-# The class of the nodes that add up gradients of leaves.
+# The class of the nodes that accumulate gradients of leaves.
 AccumulateGrad: type = private("torch._C._functions.AccumulateGrad", "find parameters in autograd's graph", _ABSENT)
 if AccumulateGrad is _ABSENT:
     AccumulateGrad = _accumulating_class()
 
 
-# The class of the nodes of `torch.autograd.Function`s, inside of which other backward passes may run. Without it: any node.
+# The class of the nodes of `torch.autograd.Function`s, which may run a backward pass inside. Without it: any node.
 CustomNode: type = private("torch.autograd.function.BackwardCFunction", "time custom functions", object)
 
 
 def sequence_number(node: Any) -> int:
-    """The number of an autograd node: nodes of one thread are numbered in the order they are made."""
+    """The sequence number of an autograd node; nodes of one thread are numbered in the order they are made."""
     number: int = _sequence_nr(node)()
     return number
 
@@ -508,9 +512,9 @@ _set_write_counts: Callable[..., None] | None = private(
 
 
 def count_writes_as(tensor: Tensor, count: int) -> None:
-    """Make torch count that many writes to a tensor (`write_count`), after a write that was taken back.
+    """Set torch's count of the writes to a tensor (`write_count`), after a write that was undone.
 
-    Functional tensors are left as they are: they share the count with a tensor that torch writes to later.
+    Skips functional tensors: they share the count with a tensor that torch writes to later.
     """
     if _set_write_counts is _ABSENT or _is_functional_tensor(tensor):
         return
@@ -523,9 +527,9 @@ def count_writes_as(tensor: Tensor, count: int) -> None:
 
 @functools.cache
 def _takes_one_write_count() -> bool:
-    """Whether torch sets the count of one tensor, as torch 2.6 does, and not of several.
+    """True if torch's function takes one tensor (torch 2.6), not several.
 
-    Asked with a tensor of ours: an error would print the tensor, and reading one whose memory is gone ends the process.
+    Tried with a tensor of ours: an error message prints the tensor, and reading a tensor without memory ends the process.
     """
     assert _set_write_counts is not None
     try:
@@ -535,7 +539,7 @@ def _takes_one_write_count() -> bool:
     return False
 
 
-# Calls a function when the backward pass that is running is over.
+# Calls a function at the end of the running backward pass.
 after_this_backward: Callable[[Callable[[], None]], None] = private(
     "torch.autograd.Variable._execution_engine.queue_callback",
     "know when a backward pass is over",
@@ -545,7 +549,7 @@ after_this_backward: Callable[[Callable[[], None]], None] = private(
 
 
 def autograd_node_class(name: str) -> type | None:
-    """The class of autograd's nodes of this name (`"MulBackward0"`); its attributes `_saved_…` say what it saves."""
+    """The class of autograd's nodes with this name (`"MulBackward0"`); its attributes `_saved_…` list what it saves."""
     return getattr(_node_classes, name, None)
 
 
@@ -558,7 +562,7 @@ _node_classes: Any = private(
 
 
 def hooks_of(tensor: Tensor) -> list[dict[int, Any]]:
-    """The dictionaries of a tensor's gradient hooks, by number."""
+    """The dictionaries of a tensor's gradient hooks, by hook id."""
     found = (getattr(tensor, name, None) for name in ("_backward_hooks", "_post_accumulate_grad_hooks"))
     return [hooks for hooks in found if hooks]
 
@@ -585,12 +589,12 @@ _schema_of = _attribute(
 
 
 def schema_of(overload: Any) -> Any:
-    """The schema of an operator's overload: names, types and aliases of its arguments and results."""
+    """The schema of an operator's overload: names, types and aliases of arguments and results."""
     return _schema_of(overload)
 
 
 def qualified_name_of(operator: Any) -> str:
-    """`"aten::add"` for `torch.ops.aten.add`, and for each of its overloads."""
+    """`"aten::add"` for `torch.ops.aten.add` and for each of its overloads."""
     packet = getattr(operator, "overloadpacket", operator)
     return str(getattr(packet, "_qualified_op_name", None) or f"{packet.__module__.rpartition('.')[2]}::{packet.__name__}")
 
@@ -601,7 +605,7 @@ def overload_name(overload: Any) -> str:
 
 
 def _packets() -> Iterator[Any]:
-    """Operators of ATen under the names of torch's functions, where torch does not list all operators."""
+    """ATen operators with the names of torch's functions, used if torch does not list its operators."""
     for space in (torch, Tensor, torch.nn.functional, torch.special, torch.linalg, torch.fft):
         for name in dir(space):
             packet = getattr(torch.ops.aten, name, None) if not name.startswith("__") else None
@@ -619,7 +623,7 @@ def _schemas_of_operator(name: str) -> list[Any]:
     return [schema_of(getattr(packet, overload)) for overload in packet.overloads()] if packet is not None else []
 
 
-# All operators, as "aten::add.Tensor", and the schemas of one: what functions write, return as views and draw.
+# All operator names, such as "aten::add.Tensor", and the schemas of an operator: what it writes, returns as views and draws.
 operator_names: Callable[[], list[str]] = private(
     "torch._C._dispatch_get_all_op_names", "list torch's operators", _names_of_operators
 )
@@ -630,8 +634,8 @@ C_MODULE: Final = "torch._C"  # the `__module__` of objects of torch's C++ part
 TENSOR_MODULE: Final = "torch._tensor"  # the `__module__` of operators that torch.Tensor defines in Python
 
 
-# Where torch keeps the functions that a saved history may call, by the name they are written down under. Without the private
-# ones functions such as `F.gelu` could be shown, but not run again.
+# Namespaces of the functions that a saved history may call, by their name in the file. Without the private namespaces,
+# functions such as `F.gelu` can be shown but not run again.
 FUNCTION_NAMESPACES: dict[str, Any] = {
     "torch.nn.functional": torch.nn.functional,
     "torch.Tensor": Tensor,
@@ -649,13 +653,13 @@ for _name in ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested", "_Vari
     _space = private(f"torch._C.{_name}", "run functions of loaded histories again", _ABSENT)
     if _space is not _ABSENT:
         FUNCTION_NAMESPACES[f"torch._C.{_name}"] = _space
-# The modules that these functions are defined in, where they are Python.
+# The modules that define the Python functions among them.
 FUNCTION_MODULES = frozenset(
     "torch.nn.functional torch.functional torch.nn.init torch._tensor torch._lobpcg torch._lowrank torch.sparse torch.nested "
     "torch.linalg torch.special torch.fft".split()
 )
 
-# Containers that programs register to be walked, by class. Without it only Python's own containers, and ours, are walked.
+# Containers registered with torch's pytree, by class. Without it only Python's own containers and ours are searched.
 registered_containers: dict[type, Any] = private(
     "torch.utils._pytree.SUPPORTED_NODES",
     "find tensors in containers that were registered with torch's pytree",
@@ -674,12 +678,12 @@ _world: Any = (
 
 
 def count_collectives() -> int:
-    """How many collectives this process took part in, over all process groups that count them."""
+    """The number of collectives that this process took part in, over all process groups that count them."""
     total = 0
     for group in list(getattr(_world, "pg_map", ())):
         try:
             total += group._get_sequence_number_for_group()
-        except (RuntimeError, AttributeError):  # a backend that does not count
+        except (RuntimeError, AttributeError):  # a backend without a count
             continue
     return total
 
@@ -688,12 +692,12 @@ def count_collectives() -> int:
 
 
 _a_module: Final = Module()
-# Where a module's `__dict__` has what is registered in it.
+# Names in a module's `__dict__`.
 PARAMETERS: Final = "_parameters"
 BUFFERS: Final = "_buffers"
 MODULES: Final = "_modules"
-NON_PERSISTENT: Final = "_non_persistent_buffers_set"  # the names of the buffers that `state_dict` leaves out
-# Where wrappers around models, by class, hold the model. It is part of the names of `named_modules`.
+NON_PERSISTENT: Final = "_non_persistent_buffers_set"  # the names of the buffers that `state_dict` omits
+# The attribute in which a wrapper, by class, holds the model. It appears in the names of `named_modules`.
 WRAPPED_AS: Final = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 
 
@@ -709,7 +713,7 @@ own_buffers: Callable[[Module], dict[str, Any]] = _own(
     "torch.nn.Module._buffers", "read buffers", lambda m: m.named_buffers(recurse=False, remove_duplicate=False)
 )
 own_modules: Callable[[Module], dict[str, Any]] = _own("torch.nn.Module._modules", "find submodules", Module.named_children)
-# The hooks of a module, by number. Without them the hooks of taps run after the model's own.
+# The hooks of a module, by id. Without them the hooks of taps run after the model's own.
 forward_hooks_of: Callable[[Module], dict[int, Any]] = _attribute(
     _a_module, "torch.nn.Module._forward_hooks", "run its hooks before the model's own", lambda module: {}
 )
@@ -725,7 +729,7 @@ _backward_pre_hooks_of: Callable[[Module], dict[int, Any]] = _attribute(
 
 
 def backward_hooks_of(module: Module) -> list[Any]:
-    """The backward hooks of a module, those before and those after its backward."""
+    """The backward hooks and backward pre-hooks of a module."""
     return [*_backward_hooks_of(module).values(), *_backward_pre_hooks_of(module).values()]
 
 
@@ -735,7 +739,7 @@ def is_replica(module: Module) -> bool:
 
 
 def module_call_codes() -> Iterator[CodeType]:
-    """The code of `nn.Module`'s own call machinery, whose frames lie between a module's `forward` and its caller."""
+    """The code objects of `nn.Module`'s call machinery, whose frames lie between a module's `forward` and its caller."""
     methods = (_called_first, _called_next, _called_when_tracing)
     named = [code for method in methods if (code := getattr(method, "__code__", None)) is not None]
     for code in named if len(named) == len(methods) else (*named, *_codes_around_a_call()):
@@ -750,7 +754,7 @@ _called_when_tracing: Any = private("torch.nn.Module._slow_forward", _PARTS, _AB
 
 
 def _codes_around_a_call() -> list[CodeType]:
-    """The code of the frames between a module's `forward` and its caller, by calling a module."""
+    """The code objects of the frames between a module's `forward` and its caller, found by calling a module."""
     codes: list[CodeType] = []
     here = sys._getframe().f_code
 
@@ -767,9 +771,10 @@ def _codes_around_a_call() -> list[CodeType]:
 
 @cleaning
 def global_module_hooks(enter: Callable[..., Any], leave: Callable[..., Any], *, always: bool = True) -> Iterator[None]:
-    """Inside, `enter` is called before each module's forward and `leave` after it; with `always`, also where it raised.
+    """Inside this block, `enter` is called before each module's forward and `leave` after it; with `always`, also if it
+    raised.
 
-    Removing such a hook leaves its number in one of torch's dictionaries (torch 2.6 to 2.15), which is removed here, too.
+    torch (2.6 to 2.15) leaves the id of a removed hook in one of its dictionaries; it is removed here, too.
     """
     with contextlib.ExitStack() as undo:
         undo.callback(_modules.register_module_forward_pre_hook(enter).remove)
@@ -780,7 +785,7 @@ def global_module_hooks(enter: Callable[..., Any], leave: Callable[..., Any], *,
 
 
 def has_global_pre_hooks() -> bool:
-    """True where somebody watches every module's forward before it runs, or where torch does not say."""
+    """True if a global forward pre-hook is registered, or if torch does not say."""
     return bool(getattr(_modules, "_global_forward_pre_hooks", True))
 
 
@@ -788,7 +793,9 @@ def has_global_pre_hooks() -> bool:
 
 
 def may_be_compiled() -> bool:
-    """True where torch.compile can be at work in this process, as in `flex_attention`; its compiler is imported only then."""
+    """True if torch.compile may be in use in this process, also through `flex_attention`. Only then its compiler is
+    imported.
+    """
     return "torch._dynamo.eval_frame" in sys.modules or "torch.nn.attention.flex_attention" in sys.modules
 
 
@@ -798,16 +805,16 @@ def is_of_compiler(error: BaseException) -> bool:
 
 
 def is_compiled(module: Module) -> bool:
-    """True for what `torch.compile(module)` returns, after `module.compile()`, and where `forward` was compiled."""
+    """True for the result of `torch.compile(module)`, after `module.compile()`, and if `forward` was compiled."""
     if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, WRAPPED_AS["OptimizedModule"]):
         return True
     return hasattr(module.forward, "_torchdynamo_orig_callable")
 
 
 def is_inside_compiled_code() -> bool:
-    """True where code that torch.compile compiles made this call: torch would compile what runs now, too.
+    """True if code that torch.compile is compiling made this call: torch would compile the caller, too.
 
-    Where torch lacks the private name, torch itself says that a stance cannot be set there.
+    If torch lacks the private name, torch itself raises that a stance cannot be set there.
     """
     if torch.compiler.is_dynamo_compiling():  # it reads this function itself
         return True
@@ -818,9 +825,9 @@ def is_inside_compiled_code() -> bool:
 
 
 def compiled_and_disabled_functions() -> tuple[set[int], set[int]]:
-    """The code, by `id`, of the functions that torch.compile puts around others, and that torch.compiler.disable does.
+    """Ids of the code objects of the wrappers by torch.compile, and of the wrappers by torch.compiler.disable.
 
-    Both are empty where nothing is compiled: nothing was yet, or `torch.compiler.set_stance("force_eager")` was called.
+    Both are empty if nothing is compiled, or after `torch.compiler.set_stance("force_eager")`.
     """
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     if compiler is None or getattr(getattr(compiler, "_stance", None), "stance", None) == "force_eager":
@@ -834,7 +841,7 @@ def compiled_and_disabled_functions() -> tuple[set[int], set[int]]:
 
 class _NoContext:
     def __call__(self) -> None:
-        """Contains no function: nothing counts as compiled."""
+        """Contains no function, so nothing counts as compiled."""
 
 
 _compiling_callback = _later(
@@ -847,9 +854,9 @@ _disabling_context = _later("torch._dynamo.eval_frame.DisableContext", _NOTICE, 
 
 @cleaning
 def run_uncompiled(*, has_wrappers: bool = False) -> Iterator[None]:
-    """Inside, compiled code runs as it is written.
+    """Inside this block, compiled code runs uncompiled.
 
-    With `has_wrappers` torch's warning is silenced that global hooks also fire for the wrapper around a compiled module.
+    With `has_wrappers`, torch's warning that global hooks also fire for the wrapper of a compiled module is silenced.
     """
     if not may_be_compiled():
         yield
@@ -863,10 +870,10 @@ def run_uncompiled(*, has_wrappers: bool = False) -> Iterator[None]:
 
 
 class _Eager:
-    """Sets torch's stance, which is one for all threads, while anybody wants it; the last one to end puts it back."""
+    """Sets torch's stance, which all threads share, while anybody needs it; the last user restores it."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # what ends a block may run while another one begins, in the same thread
+        self._lock = threading.RLock()  # reentrant: the end of a block may run while another begins on the same thread
         self._running = 0
         self._stance: Any = None
 
@@ -889,26 +896,28 @@ _eager = _Eager()
 
 @cleaning
 def hooks_on_wrappers() -> Iterator[None]:
-    """Inside, torch does not warn that global hooks also fire for the wrapper around a compiled module."""
+    """Inside this block, torch does not warn that global hooks also fire for the wrapper of a compiled module."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*there are global hooks on modules")
         yield
 
 
-# Functions of the user's -------------------------------------------------------------------------------------------------
+# Functions of the user ---------------------------------------------------------------------------------------------------
 
-_CUSTOM: dict[tuple[int, str], tuple[CodeType, bool]] = {}  # by the id of a code object, which is held, and what was asked
+# (id of a code object, method name) -> the code object, to keep it alive, and the answer
+_CUSTOM: dict[tuple[int, str], tuple[CodeType, bool]] = {}
 
 
 def forget_custom_functions() -> None:
-    """Called when a recording begins: a class that was defined since may use code that ran before."""
+    """Clear the cache when a recording begins: a class defined since may use code that was cached."""
     _CUSTOM.clear()
 
 
 def is_of_custom_function(code: CodeType, method: str) -> bool:
-    """True for the code of a method (`forward`, `backward`) of a `torch.autograd.Function`, and of what decorators of it wrap.
+    """True for the code of a `torch.autograd.Function`'s method (`forward`, `backward`), or of a function that its
+    decorators wrap.
 
-    A frame of `Function.apply` would be a simpler sign, but from torch 2.14 on `apply` is a builtin, which has no frame.
+    A frame of `Function.apply` would be simpler to detect, but from torch 2.14 on `apply` is a builtin without a frame.
     """
     known = _CUSTOM.get((id(code), method))
     if known is None:
@@ -927,4 +936,4 @@ def _codes_of_custom_functions(name: str) -> Iterator[CodeType]:
             code = getattr(method, "__code__", None) or getattr(type(method).__call__, "__code__", None)
             if code is not None:
                 yield code
-            method = getattr(method, "__wrapped__", None) or getattr(method, "func", None)  # of a decorator, of a partial
+            method = getattr(method, "__wrapped__", None) or getattr(method, "func", None)  # of a decorator or partial

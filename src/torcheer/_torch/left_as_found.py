@@ -1,4 +1,8 @@
-"""Which models are in use in which thread: a model is put back as it was found, and not two threads can do so at once."""
+"""Runs a pass of a model and restores everything afterwards.
+
+`left_as_found` restores modules, inputs, arguments and random states. `in_use` prevents two threads from using a model at
+once, `deeper_calls` raises Python's recursion limit.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +24,17 @@ from .randomness import random_as_found
 from .restore_state import StateRestorer
 from .thread_state import thread_as_found
 
-_uses_lock = threading.RLock()  # what ends a block may run while another one begins, in the same thread
+_uses_lock = threading.RLock()  # reentrant: the end of a block may run while another begins on the same thread
 _uses: list[in_use] = []
 
 
 class in_use(Managed[None]):  # noqa: N801 - used as a function: `with in_use(modules, "logged"):`
-    """Inside, other threads may not use these modules in a way that does not go with this one: they get `ModelInUse`.
+    """Inside this block, other threads get `ModelInUse` if their use of these modules conflicts with this one.
 
     Args:
         modules: the model and all modules inside it.
         use: what is done with them, in a word.
-        restores: everything is put back at the end, also what another thread does to the modules meanwhile.
+        restores: True if everything is restored at the end, which would also undo changes by other threads.
     """
 
     def __init__(self, modules: Iterable[Module], use: str, *, restores: bool) -> None:
@@ -49,7 +53,7 @@ class in_use(Managed[None]):  # noqa: N801 - used as a function: `with in_use(mo
                         raise ModelInUse(
                             f"thread {other.thread_name!r} uses this model (it is being {other._use} there), and thread "
                             f"{self.thread_name!r} wants to have it {self._use}; both have the same {type(shared).__name__}. "
-                            "A model is left as it was found, which two threads cannot do at once. Let them take turns, by "
+                            "Its state is restored afterwards, which two threads cannot do at once. Let them take turns, by "
                             "a threading.Lock around the calls, or give each thread a copy: copy.deepcopy(model)."
                         )
             _uses.append(self)
@@ -60,20 +64,19 @@ class in_use(Managed[None]):  # noqa: N801 - used as a function: `with in_use(mo
         self.modules.clear()
 
 
-# Lets a model that nests its modules deeply be logged.
+# Raises Python's recursion limit, so that deeply nested models can be logged.
 #
-# Python allows 1,000 calls inside each other. A module call is three of them, and four while any hook watches it, so
-# a model that nests 200 modules or more may fail only when it is watched. While any recording runs, half as many more
-# are allowed.
+# Python allows 1,000 nested calls. A module call takes three of them, and four if any hook watches it, so a model that nests
+# 200 modules or more may fail only when it is watched. So while any recording runs, the limit is raised by half.
 
-_limit_lock = threading.RLock()  # what ends a block may run while another one begins, in the same thread
+_limit_lock = threading.RLock()  # reentrant: the end of a block may run while another begins on the same thread
 _running = 0
 _before = _during = 0
 
 
 @cleaning
 def deeper_calls() -> Iterator[None]:
-    """Inside, calls may nest more deeply. Recordings may nest and overlap in several threads."""
+    """Inside this block, calls may nest more deeply. Recordings may nest, and overlap in several threads."""
     global _running, _before, _during
     with _limit_lock:
         _running += 1
@@ -84,26 +87,26 @@ def deeper_calls() -> Iterator[None]:
     yield
     with _limit_lock:
         _running -= 1
-        if _running == 0 and sys.getrecursionlimit() == _during:  # else somebody else has set it meanwhile
-            with suppress(RecursionError):  # another thread is deeper than that already
+        if _running == 0 and sys.getrecursionlimit() == _during:  # otherwise other code has changed it
+            with suppress(RecursionError):  # another thread already nests deeper than that
                 sys.setrecursionlimit(_before)
 
 
-# Runs a pass of a model and leaves everything as it was: used by logging, validation and the watching of modules.
+# Used by logging, validation and the watching of modules.
 
 
 class PassStopped(BaseException):
-    """Ends a pass on purpose. No `except Exception` of the model catches it."""
+    """Ends a pass on purpose. A model's `except Exception` does not catch it."""
 
 
 class left_as_found(Managed["left_as_found"]):  # noqa: N801 - used as a function: `with left_as_found(…) as undone`
-    """Inside, a pass may run; afterwards the modules, the inputs, the arguments and the random states are as they were.
+    """A block for one pass of a model; afterwards modules, inputs, arguments and random states are restored.
 
-    `inputs` are the tensors among the arguments. The pass is to be run with `args` and `kwargs`: the user's own, which are put
-    back, since the model, or a variable of the program, may hold them as well. What cannot be put back (an iterator, a large
-    array), and all containers and objects that lead to it, are copies, but for those that the model holds.
-    Each step of restoring is taken whatever another one raises. What could not be restored is added to `notes`, and a warning
-    names it unless the pass raised.
+    `inputs` are the tensors among the arguments. Run the pass with the attributes `args` and `kwargs`. They are the user's own
+    objects, which are restored, because the model or the program may hold them too. Objects that cannot be restored (an
+    iterator, a large array), and containers and objects around them, are copies, unless the model holds them. If one step of
+    restoring raises, the others still run. What could not be restored is added to `notes` and, unless the pass raised, named
+    in a warning.
     """
 
     def __init__(
@@ -120,9 +123,9 @@ class left_as_found(Managed["left_as_found"]):  # noqa: N801 - used as a functio
             else:
                 self.args, self.kwargs = shares_no_container(arguments, self.restorer.not_copied())
         self.random = random_as_found()
-        self.error: BaseException | None = None  # what the pass raised, while it is undone
-        self.first = ExitStack()  # callbacks for the end of the pass, before anything is restored
-        self.last = ExitStack()  # callbacks for when everything is restored
+        self.error: BaseException | None = None  # the error of the pass, while it is undone
+        self.first = ExitStack()  # callbacks at the end of the pass, before anything is restored
+        self.last = ExitStack()  # callbacks after everything is restored
         self._notes = notes
         self._deeper = deeper_calls()
         self._thread = thread_as_found()
@@ -131,13 +134,13 @@ class left_as_found(Managed["left_as_found"]):  # noqa: N801 - used as a functio
         with ExitStack() as undo:
             for block in (self._use, self._deeper, self._thread, self.random):
                 undo.enter_context(block)
-            undo.pop_all()  # `_end` leaves them, each in its place
+            undo.pop_all()  # `_end` leaves them one by one
         return self
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.error = error
         self._thread.leave(kind, error, trace)
-        with DisableTorchFunction(), ExitStack() as steps:  # the one that is added last is taken first
+        with DisableTorchFunction(), ExitStack() as steps:  # the last one pushed is run first
             steps.push(self._use)
             steps.push(self.last)
             steps.callback(self._restore_random)
@@ -145,14 +148,14 @@ class left_as_found(Managed["left_as_found"]):  # noqa: N801 - used as a functio
             steps.callback(self.restorer.restore)
             steps.push(self.first)
             steps.push(self._deeper)
-        self.error = None  # it leads to frames, and these to tensors
+        self.error = None  # it refers to frames, which hold tensors
         self.restorer.finish(self._notes, error is not None and not isinstance(error, PassStopped))
 
     def _restore_random(self) -> None:
         self.random.leave(None, None, None)
         for name in self.random.left:
             what = f"the random state of {name}, which another thread may be drawing from"
-            drew = self.random.draws.drew if self.random.draws is not None else None  # None: not known
+            drew = self.random.draws.drew if self.random.draws is not None else None  # None: unknown
             if drew:
                 self.restorer.problems.append(what)
             elif drew is None or not name.startswith("torch"):

@@ -1,4 +1,4 @@
-"""Numbers about a tensor, for everybody who shows some: the graph page, Xray, its report."""
+"""Statistics of a tensor's values, for the graph page, Xray and its report."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from torch.nn.parameter import is_lazy
 
 from .internals import DisableTorchFunction
 
-# The values of a tensor of any kind, as numbers that can be computed with.
+# Conversion of any tensor to values that can be computed with.
 
-# Values looked at together: so few that they fit a processor's cache and that torch does not wake its other threads, which a
-# training needs. On other devices every question costs a round trip.
+# Values processed at once: few enough to fit a CPU cache and to keep torch on one thread, which leaves the others to a
+# training. On other devices every read costs a round trip.
 _PIECE = 1 << 15
 _PIECE_ON_DEVICE = 1 << 24
-_PART = 1 << 20  # products that torch adds up in their own dtype
-_DENSE = 1 << 24  # values of the largest sparse tensor that is written out
+_PART = 1 << 20  # products that torch sums in their own dtype
+_DENSE = 1 << 24  # elements of the largest sparse tensor that is converted
 
 
 def dense(tensor: Tensor) -> Tensor | None:
-    """A tensor as one whose values can be read one by one.
+    """The tensor in a form whose values can be read one by one.
 
-    None where there are none (meta, lazy, a very large sparse one, a class that does not compute with its values).
+    None if it has no values (meta, lazy), is a very large sparse tensor, or its class does not support computation.
     """
     if is_lazy(tensor) or not computes(tensor):
         return None
@@ -40,7 +40,7 @@ def dense(tensor: Tensor) -> Tensor | None:
 
 
 def computes(tensor: Tensor) -> bool:
-    """False for a tensor without values, and for one of a subclass that raises where values are looked at (masked tensors)."""
+    """False if a tensor has no values, or if its subclass raises when values are read (masked tensors)."""
     if tensor.device.type == "meta":
         return False
     if tensor.is_nested or tensor.layout is not torch.strided:
@@ -50,13 +50,13 @@ def computes(tensor: Tensor) -> bool:
     try:
         values = tensor.detach()
         values.permute(tuple(range(values.dim()))).reshape(-1)[:1].to(torch.float64).abs().tolist()
-    except Exception:  # a class of the user's may raise anything
+    except Exception:  # a user-defined class may raise anything
         return False
     return True
 
 
 def real(values: Tensor) -> Tensor:
-    """Values as floating-point numbers; of complex numbers the magnitudes."""
+    """Values as real floating-point numbers; magnitudes of complex numbers."""
     if values.is_complex():
         return magnitudes(values)
     if values.dtype in (torch.float32, torch.float64):
@@ -75,7 +75,7 @@ def norm(values: Tensor) -> Tensor:
 
 
 def dot(one: Tensor, other: Tensor) -> Tensor:
-    """The scalar product of two flat tensors. Parts of large ones are added up in float64, which torch's own does not do."""
+    """The dot product of two flat tensors. Large ones are summed in float64 in parts, unlike in torch."""
     if one.numel() <= _PART or one.device.type == "mps":
         return torch.dot(one, other)
     parts = zip(torch.split(one, _PART), torch.split(other, _PART), strict=True)
@@ -83,12 +83,12 @@ def dot(one: Tensor, other: Tensor) -> Tensor:
 
 
 def magnitudes(values: Tensor) -> Tensor:
-    """The magnitudes of complex numbers, in float64 where float32 may not hold them: that of 3e38 + 3e38j is 4.2e38."""
+    """The magnitudes of complex numbers, in float64 because float32 may overflow: the magnitude of 3e38 + 3e38j is 4.2e38."""
     return values.abs() if values.device.type == "mps" else values.to(torch.complex128).abs()
 
 
 def stored(values: Tensor) -> tuple[Tensor, int]:
-    """Every value that is stored, in the order of memory, and for how many each stands (`expand` repeats without storing)."""
+    """All stored values in memory order, and how often each counts (`expand` repeats values without storing them)."""
     times = 1
     for dimension, step in reversed(list(enumerate(values.stride()))):
         if step == 0 and values.shape[dimension] > 1:
@@ -100,35 +100,36 @@ def stored(values: Tensor) -> tuple[Tensor, int]:
 
 
 def pieces(flat: Tensor) -> tuple[Tensor, ...]:
-    """A row of values in pieces that are looked at together."""
+    """The values in pieces that are processed one at a time."""
     size = _PIECE if flat.device.type == "cpu" else _PIECE_ON_DEVICE
     return torch.split(flat, size) if flat.numel() else ()
 
 
 def finite(value: float) -> float | None:
-    """The number; None if it is not finite, which JSON cannot hold."""
+    """The number, or None if it is not finite, because JSON cannot hold it."""
     return value if math.isfinite(value) else None
 
 
 def short(value: float | None) -> float | None:
-    """A number with six digits; None where it is not finite."""
+    """The number with six digits, or None if it is not finite."""
     return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
 
 
-# Statistics of every value of a tensor, piece by piece, so that a large one needs little more memory.
+# Statistics of all values of a tensor, computed piece by piece to need little memory.
 
 _POWERS = range(-27, 15)  # 2**-27 is 7.5e-9, 2**14 is 16,384
 _POSITIVE = [2.0**power for power in _POWERS]
 
-# The edges of fixed bins: symmetric and logarithmic, the same for every tensor, so that histograms can be compared and added.
-# Bin 0 is everything up to the first edge, bin i lies between edges i - 1 and i, the last is everything from the last edge on.
-# They are powers of two, because the exponent of a float32 is its bin then, which is ten times faster than to search for it.
+# The edges of the fixed bins: symmetric and logarithmic, the same for every tensor, so that histograms can be compared and
+# added. Bin 0 has everything up to the first edge, bin i lies between edges i - 1 and i, the last bin has everything from
+# the last edge on. The edges are powers of two, because then the exponent of a float32 is its bin, which is ten times faster
+# than a search.
 BIN_EDGES: tuple[float, ...] = (*(-edge for edge in reversed(_POSITIVE)), *_POSITIVE)
 NUM_BINS = len(BIN_EDGES) + 1
-ZERO_BIN = len(_POSITIVE)  # values nearer to zero than the smallest edge
+ZERO_BIN = len(_POSITIVE)  # values closer to zero than the smallest edge
 LINEAR_BINS = 32
-_SIGN_AND_EXPONENT = 512  # what a float32 has
-_ORDINARY = (1e-15, 1e15)  # magnitudes whose squares float32 can hold
+_SIGN_AND_EXPONENT = 512  # combinations of sign and exponent in a float32
+_ORDINARY = (1e-15, 1e15)  # range of magnitudes whose squares float32 can hold
 _LARGEST = torch.finfo(torch.float32).max
 
 Bins = Literal["fixed", "linear"]
@@ -136,10 +137,10 @@ Bins = Literal["fixed", "linear"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """Statistics of all values of a tensor: truth values count as 0 and 1, complex numbers by their magnitudes.
+    """Statistics of all values of a tensor. Booleans count as 0 and 1, complex numbers by their magnitudes.
 
-    Mean, deviation, extremes and norm are over the finite values, None where there are none. The standard deviation is that of
-    these values, not the estimate from a sample.
+    Mean, deviation, extremes and norm are over the finite values; None if there are none. The standard deviation is of these
+    values, not the estimate from a sample.
     """
 
     count: int
@@ -151,7 +152,7 @@ class Statistics:
     zeros: int
     nan: int
     inf: int
-    histogram: tuple[int, ...]  # in fixed bins, see `BIN_EDGES`, or in linear ones from min to max; empty where they are equal
+    histogram: tuple[int, ...]  # in fixed bins (`BIN_EDGES`) or linear bins from min to max; empty if all are equal
 
     @property
     def nonfinite(self) -> int:
@@ -163,7 +164,7 @@ class Statistics:
 
 
 def statistics_of(tensor: Tensor, bins: Bins = "fixed") -> Statistics | None:
-    """Statistics of a tensor, worked out on its own device; None where it has no values, as on the meta device.
+    """Statistics of a tensor, computed on its own device; None if it has no values, as on the meta device.
 
     >>> import torch
     >>> found = statistics_of(torch.tensor([0.0, 1.0, 2.0, float("nan")]))
@@ -183,7 +184,7 @@ def statistics_of(tensor: Tensor, bins: Bins = "fixed") -> Statistics | None:
 
 
 class _Sums:
-    """What is known of the pieces so far. Deviations are summed around the mean so far, which loses no digits."""
+    """Running sums over pieces. Deviations are summed around the running mean, which loses no digits."""
 
     def __init__(self) -> None:
         self.known = self.zeros = self.nan = self.inf = 0
@@ -212,14 +213,14 @@ class _Sums:
         self._merge(piece.numel(), mean, float(torch.dot(away, away)))
 
     def _merge(self, count: int, mean: float, spread: float) -> None:
-        """Add the moments of a piece to those of the ones before."""
+        """Add the mean and squared deviations of a piece to the running sums."""
         total, apart = self.known + count, mean - self.mean
         self.spread += spread + apart * apart * (self.known * count / total)
         self.mean += apart * (count / total)
         self.known = total
 
     def statistics(self, count: int, times: int, histogram: tuple[int, ...]) -> Statistics:
-        """The statistics of `count` values, each of which stands for `times`."""
+        """The statistics of `count` stored values, each of which counts `times` times."""
         some = self.known > 0
         return Statistics(
             count=count * times,
@@ -236,7 +237,7 @@ class _Sums:
 
 
 def _has_ordinary_squares(low: float, high: float) -> bool:
-    """Whether float32 can hold the squares of values between these two, as far as they matter."""
+    """True if float32 can hold the squares of values in this range without loss."""
     return _ORDINARY[0] < max(abs(low), abs(high)) < _ORDINARY[1]
 
 
@@ -245,27 +246,27 @@ def _wide(values: Tensor) -> Tensor:
 
 
 def _exponents(piece: Tensor) -> Tensor:
-    """How many finite values have each sign and exponent."""
+    """Number of finite values for each sign and exponent."""
     if piece.dtype is not torch.float32:
-        piece = piece.clamp(-_LARGEST, _LARGEST).float()  # beyond that they are in the last bins anyway
+        piece = piece.clamp(-_LARGEST, _LARGEST).float()  # larger values are in the last bins anyway
     bits = piece.view(torch.int32) >> 23 & (_SIGN_AND_EXPONENT - 1)
     return torch.bincount(bits, minlength=_SIGN_AND_EXPONENT).cpu()
 
 
 def _binned(exponents: list[int]) -> tuple[int, ...]:
-    """Counts by sign and exponent as counts by bin."""
+    """Converts counts by sign and exponent to counts by bin."""
     bins = [0] * NUM_BINS
     first, last = _POWERS[0], _POWERS[-1]
     for code, count in enumerate(exponents):
         if count:
             power = (code & 255) - 127
-            reach = 0 if power < first else min(power, last) - first + 1  # how many edges lie between it and zero
+            reach = 0 if power < first else min(power, last) - first + 1  # the number of edges between the value and zero
             bins[ZERO_BIN + (-reach if code > 255 else reach)] += count
     return tuple(bins)
 
 
 def _linear(flat: Tensor, sums: _Sums) -> tuple[int, ...]:
-    """Counts in equal bins from the smallest to the largest value; empty where all values are the same."""
+    """Counts in equal bins from the smallest to the largest value; empty if all values are equal."""
     width = sums.high - sums.low
     if not 0.0 < width < math.inf:
         return ()

@@ -1,8 +1,8 @@
-"""Whether a tensor's storage still holds its elements.
+"""Memory of tensors: whether a storage still holds a tensor's elements, aliases, and copies.
 
-`storage.resize_(0)` frees the memory of every tensor that refers to the storage and leaves their shapes as they are; FSDP does
-this with parameters after every layer. torch does not check: reading such a tensor ends the process. No torch function is
-called for it, so it cannot be seen as it happens. Ask `has_memory` before reading a tensor that was held for a while.
+`storage.resize_(0)` frees the memory of every tensor that refers to the storage and leaves their shapes unchanged; FSDP does
+this with parameters after every layer. torch does not check this: reading such a tensor ends the process. No torch function
+is called for it, so it cannot be intercepted. Call `has_memory` before reading a tensor that was held for a while.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from .internals import (
 from .sentinels import Sign
 from .tensor_table import PLAIN_CLASSES, inner_tensors, is_wrapper, unwrap
 
-_PACKED: Final = {torch.quint4x2: 2, torch.quint2x4: 4}  # elements in a byte, where torch says that an element takes a byte
-_LARGEST_ITEM: Final = 16  # bytes of an element, at most: at a multiple of it, elements of every type may begin
-FREED: Final = Sign("<freed>")  # stands where an activation was kept whose memory was freed before it could be copied
+_PACKED: Final = {torch.quint4x2: 2, torch.quint2x4: 4}  # elements per byte, for types whose element size torch gives as a byte
+_LARGEST_ITEM: Final = 16  # the largest size of an element in bytes: elements of every type may begin at a multiple of it
+FREED: Final = Sign("<freed>")  # replaces an activation whose memory was freed before it could be copied
 
 
 def is_freed(value: Any) -> bool:
-    """Whether a kept value can no longer be read because its memory is gone."""
+    """True if a kept value can no longer be read because its memory is gone."""
     return value is FREED or (isinstance(value, Tensor) and not has_memory(value))
 
 
 def has_memory(tensor: Tensor) -> bool:
-    """Whether the storage of `tensor` is large enough for all of its elements."""
-    with DisableTorchFunction():  # a recording that runs takes note of who asks for a storage
+    """True if the storage of `tensor` is large enough for all of its elements."""
+    with DisableTorchFunction():  # a running recording would note the access to the storage
         if type(tensor) is Tensor or type(tensor) is Parameter:
             return _has_memory(tensor)
         wrapper: Any = tensor
@@ -58,12 +58,12 @@ def _has_memory(tensor: Tensor) -> bool:
         if room >= tensor.nbytes and tensor.is_contiguous() and not tensor.storage_offset():
             return True
         return room >= needed_bytes(tensor)
-    except RuntimeError:  # its sizes are symbols
+    except RuntimeError:  # its sizes are symbolic
         return True
 
 
 def needed_bytes(tensor: Tensor) -> int:
-    """How large the storage of a strided tensor must be."""
+    """The storage size that a strided tensor needs, in bytes."""
     if tensor.is_nested or tensor.numel() == 0:
         return tensor.nbytes if tensor.is_nested else 0
     if tensor.dtype in _PACKED:
@@ -73,11 +73,11 @@ def needed_bytes(tensor: Tensor) -> int:
 
 
 def cloned(tensor: Tensor) -> Tensor:
-    """`tensor.clone()`, also of a type (`torch.int4`) of which torch only stores values."""
+    """`tensor.clone()`, also for types that torch only stores (`torch.int4`)."""
     try:
         return tensor.clone()
     except RuntimeError:  # NotImplementedError, but not in torch 2.6
-        if tensor.is_quantized:  # with zero points of floating point
+        if tensor.is_quantized:  # with floating-point zero points
             with torch.no_grad():
                 memory = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]  # torch's own
                 return tensor.detach().set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
@@ -85,7 +85,7 @@ def cloned(tensor: Tensor) -> Tensor:
 
 
 def indexed(tensor: Tensor, index: Any) -> Tensor:
-    """`tensor[index]` by index tensors, also of dtypes that torch does not index (float8 and unsigned integers before 2.7)."""
+    """`tensor[index]` for index tensors, also for dtypes that torch cannot index (before 2.7: float8 and unsigned integers)."""
     try:
         return tensor[index]
     except RuntimeError:
@@ -94,9 +94,9 @@ def indexed(tensor: Tensor, index: Any) -> Tensor:
 
 
 def copy_of(tensor: Tensor) -> Tensor:
-    """A copy in memory of its own, with the strides of `tensor` also where `clone` would not keep them.
+    """A copy in memory of its own, with the strides of `tensor` even if `clone` would change them.
 
-    Functions may give other bits for other strides: batch_norm does for an expanded input.
+    Functions such as batch_norm (of an expanded input) may return slightly different results for other strides.
     """
     copied = cloned(tensor)
     if type(tensor) not in (Tensor, Parameter) or tensor.layout is not torch.strided or tensor.is_nested:
@@ -106,18 +106,18 @@ def copy_of(tensor: Tensor) -> Tensor:
     if tensor.numel() == 0 or tensor.device.type == "meta" or is_functorch_wrapped(tensor):
         return copied
     reach = needed_bytes(tensor) // tensor.element_size() - tensor.storage_offset()
-    if reach > 4 * tensor.numel():  # a few elements of a large memory
+    if reach > 4 * tensor.numel():  # a few elements of a large storage
         return copied
     with torch.no_grad():
         memory = cloned(tensor.detach().as_strided((reach,), (1,)))
-        return memory.as_strided(tensor.shape, tensor.stride(), 0).detach()  # autograd lets nobody write to a view from here
+        return memory.as_strided(tensor.shape, tensor.stride(), 0).detach()  # autograd forbids writes to a view made here
 
 
 def may_overlap(tensor: Tensor) -> bool:
-    """Whether several elements of a tensor may be at one place of its memory, as those of an expanded tensor are."""
+    """True if several elements of a tensor may share a place in memory, as in an expanded tensor."""
     if tensor.layout is not torch.strided or tensor.is_nested or is_functorch_wrapped(tensor) or tensor.numel() == 0:
         return False
-    reach = 1  # of the dimensions so far, in elements
+    reach = 1  # the extent of the dimensions so far, in elements
     for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1:
             if step < reach:
@@ -133,14 +133,14 @@ def storage_part(tensor: Tensor, begin: int, end: int, dtype: torch.dtype = torc
 
 
 def is_plain_memory(value: Any) -> bool:
-    """Whether a value is a tensor that is nothing but a view of the numbers in its storage."""
+    """True for a plain strided tensor whose values are exactly the numbers in its storage."""
     if type(value) is not Tensor or value.layout is not torch.strided or value.is_nested or value.device.type == "meta":
         return False
     return not (value.is_quantized or value.is_conj() or value.is_neg() or is_functorch_wrapped(value))
 
 
 class MemoryCopy:
-    """A copy of the bytes from `begin` to `end` of a tensor's storage: copies of tensors in it overlap as the tensors do."""
+    """A copy of the bytes from `begin` to `end` of a storage. Views of it overlap as the original tensors do."""
 
     def __init__(self, tensor: Tensor, begin: int, end: int) -> None:
         self._begin = begin - begin % _LARGEST_ITEM
@@ -148,14 +148,14 @@ class MemoryCopy:
             self._storage = storage_part(tensor, self._begin, end).clone().untyped_storage()
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The copy of a tensor whose elements are all among these bytes."""
+        """The copy of a tensor that lies within these bytes."""
         with torch.no_grad():
             view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             offset = tensor.storage_offset() - self._begin // tensor.element_size()
             return view.set_(self._storage, offset, tensor.shape, tensor.stride())
 
 
-# What the tensors are called that one of a compressed sparse layout is made of.
+# The parts of a tensor of a compressed sparse layout, by layout.
 COMPRESSED: Final = {
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
@@ -165,7 +165,7 @@ COMPRESSED: Final = {
 
 
 def _parts(tensor: Tensor) -> list[Tensor]:
-    """The strided tensors a sparse tensor is made of."""
+    """The strided parts of a sparse tensor."""
     try:
         if tensor.layout is torch.sparse_coo:
             return list(sparse_parts(tensor))
@@ -179,7 +179,7 @@ def _parts(tensor: Tensor) -> list[Tensor]:
 
 
 def version_of(tensor: Tensor) -> int:
-    """How often `tensor` was written to, as torch counts; -1 where it does not: for inference tensors and some subclasses."""
+    """torch's count of the writes to `tensor`; -1 for inference tensors and some subclasses, which have none."""
     try:
         return write_count(tensor)
     except Exception:  # a user-defined class may raise anything
@@ -187,26 +187,23 @@ def version_of(tensor: Tensor) -> int:
 
 
 def alias(tensor: Tensor) -> Tensor | None:
-    """A detached view of the same memory, of the same class; None if its class does not allow one.
-
-    A Parameter gives a plain tensor.
-    """
+    """A detached view of the same memory, of the same class (a plain tensor for a Parameter); None if its class allows none."""
     if type(tensor) in PLAIN_CLASSES:
         if is_functorch_wrapped(tensor):
-            return unwrap(unwrap(tensor).detach())  # the transform that is running wraps what `detach` returns
+            return unwrap(unwrap(tensor).detach())  # the running transform wraps the result of `detach`
         return tensor.detach()
     return _of_same_class(tensor, torch.Tensor.detach)
 
 
 def copied(tensor: Tensor) -> Tensor | None:
-    """A copy of a detached tensor, of the same class; None if its class does not allow one."""
+    """A copy of a detached tensor, of the same class; None if its class allows none."""
     if type(tensor) is Tensor:
-        return unwrap(copy_of(tensor))  # a transform that is running wraps the copy
+        return unwrap(copy_of(tensor))  # a running transform wraps the copy
     return _of_same_class(tensor, torch.Tensor.clone)
 
 
 def _of_same_class(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor | None:
-    """The result of `make` as an instance of the subclass that `tensor` has."""
+    """The result of `make`, as an instance of the tensor's subclass; None if that is impossible."""
     with DisableTorchFunctionSubclass(), torch.no_grad():
         try:
             made = make(tensor)
@@ -220,7 +217,7 @@ def _of_same_class(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor |
 
 
 def of_same_class(tensor: Tensor, like: Any) -> Tensor:
-    """`tensor` as one of the class that `like` has, with its attributes."""
+    """`tensor` as an instance of the class of `like`, with its attributes."""
     if not isinstance(like, Tensor) or type(like) in PLAIN_CLASSES or type(like) is type(tensor) or is_lazy(like):
         return tensor
     with DisableTorchFunctionSubclass():
@@ -230,9 +227,9 @@ def of_same_class(tensor: Tensor, like: Any) -> Tensor:
 
 
 def _rebuilt(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor | None:
-    """A wrapper around what `make` gives of the tensors inside `tensor`."""
+    """A wrapper like `tensor` whose inner tensors are replaced by the results of `make`."""
     try:
-        _, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]  # where a class has none, this raises
+        _, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]  # raises for a class without it
         inner = {name: make(one) for name, one in inner_tensors(tensor).items()}
         rebuilt = type(tensor).__tensor_unflatten__(inner, context, tensor.size(), tensor.stride())  # type: ignore[attr-defined]
     except Exception:  # a user-defined class may raise anything

@@ -1,10 +1,9 @@
-"""State that lies deeper than a module's own attributes: nested containers, plain objects, NumPy arrays, random generators.
+"""Remembers and restores state beyond a module's own attributes: nested containers, plain objects, NumPy arrays, generators.
 
-Every attribute is followed through containers, plain objects and bound methods, and what is found is copied one level at a
-time: dictionaries and lists are copied shallowly, tensors not at all. An object that leads to more than `LIMIT` others (a
-trainer, a data set) is left alone: putting a program's whole state back would undo more than the pass did. Modules that are not
-registered but held in a list or an object are looked at as the others are. Of the variables a function closes over, and of the
-global names it uses, only random generators are put back.
+Every attribute is followed through containers, plain objects and bound methods. Dictionaries and lists are copied shallowly,
+tensors not at all. An object that leads to more than `LIMIT` others (a trainer, a data set) is left alone: restoring a
+program's whole state would undo more than the pass did. Modules that are not registered but held in a list or an object are
+treated like the others. Of the variables in a function's closure and its global names, only random generators are restored.
 """
 
 from __future__ import annotations
@@ -28,13 +27,14 @@ from torch.nn import Module
 
 from .containers import LEAVES, slots_of
 
-LIMIT = 200  # objects that one attribute may lead to
-ROOM = 1 << 20  # bytes of NumPy arrays that are copied for one pass; of larger arrays a sample is compared
+LIMIT = 200  # the largest number of objects followed from one attribute
+ROOM = 1 << 20  # bytes of NumPy arrays that are copied for one pass; for larger arrays a sample is compared
 
 _NOTHING, _MODULE, _DICT, _LIST, _SET, _DEQUE, _TUPLE = range(7)
 _RANDOM, _ARRAY, _BYTES, _FUNCTION, _METHOD, _PARTIAL, _OBJECT = range(7, 14)
 
-# Packages whose objects are left alone: torch's (optimizers are handled elsewhere), ours, and those that talk to the world.
+# Packages whose objects are left alone: torch (optimizers are handled elsewhere), torcheer, and packages that access the
+# outside world.
 _LEFT_ALONE = frozenset(
     "torch torcheer torch_vis lightning pytorch_lightning lightning_fabric accelerate deepspeed ray wandb mlflow tensorboard "
     "tensorboardX tqdm logging threading _thread socket _socket ssl io _io concurrent asyncio multiprocessing queue _queue "
@@ -44,7 +44,8 @@ _LEFT_ALONE = frozenset(
 )
 _DEFINITIONS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 _HARMLESS_TYPES = (Tensor, type, types.ModuleType, str, bytes, int, float, complex, range, type(None))
-# What no pass can change, by class and by module; iterators, files and torch's own objects are neither this nor put back.
+# Classes and modules of objects that no pass can change. Iterators, files and torch's own objects are not listed here, but
+# are not restored either.
 _UNCHANGEABLE = (*LEAVES, slice, enum.Enum)
 _UNCHANGEABLE_MODULES = frozenset({"datetime", "decimal", "fractions", "pathlib", "uuid", "re"})
 
@@ -55,7 +56,7 @@ _names: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
 
 
 def kind_of(cls: type) -> int:
-    """How objects of a class are looked at; 0 when a pass cannot change them, or when they are left alone."""
+    """How to follow objects of a class; 0 if a pass cannot change them, or if they are left alone."""
     kind = _kinds.get(cls)
     if kind is None:
         kind = _kinds[cls] = _classify(cls)
@@ -129,7 +130,7 @@ def _is_same_state(one: Any, other: Any) -> bool:
 
 
 class Array:
-    """A NumPy array and its values, or a sample of them when it is large."""
+    """A NumPy array and its values, or a sample of the values if it is large."""
 
     __slots__ = ("_facts", "_values", "is_sample", "subject")
 
@@ -146,7 +147,7 @@ class Array:
 
     @property
     def is_changed(self) -> bool:
-        """True where the values differ, and for arrays of objects. Of a large array, which is never put back, false."""
+        """True if the values differ, and for arrays of objects. Always False for a large array, which is never restored."""
         return not self.is_sample and (self.subject.dtype.hasobject or self._read() != self._values)
 
     def again(self) -> Array:
@@ -218,7 +219,7 @@ class Bytes:
 
 
 class Position:
-    """An iterator and how far it was read. A generator, a `zip` and the like do not tell."""
+    """The position of an iterator. It is unknown for generators, `zip` and the like."""
 
     __slots__ = ("_state", "subject")
 
@@ -233,7 +234,7 @@ class Position:
         return bool(_position_of(self.subject) != self._state)
 
     def restore(self) -> None:
-        """Take the iterator back; raises where that cannot be done."""
+        """Reset the iterator; raises if that is impossible."""
         if not self.is_changed:
             return
         if isinstance(self._state, tuple) and len(self._state) > 2:
@@ -247,40 +248,40 @@ def _position_of(iterator: Any) -> Any:
         return repr(iterator)
     try:
         found = iterator.__reduce__()
-    except Exception:  # a generator, a file, or an iterator of a class that raises anything
+    except Exception:  # a generator, a file, or an iterator whose class raises anything
         return None
-    # (iter, (the container, …), index); the container may not be compared, since a `==` of tensors gives a tensor
+    # (iter, (the container, …), index); the container is compared by id, because `==` of tensors gives a tensor
     of = [one if isinstance(one, range) else id(one) for one in found[1]]
     return (found[0], of, *found[2:]) if found[0] is iter else None
 
 
 Piece = Random | Array | Slots | Bytes | Position
-Where = tuple[Module | None, Any]  # a module and the value of an attribute, or None and a name: to say what is not restored
+Where = tuple[Module | None, Any]  # (module, value of an attribute) or (None, name): names what is not restored
 
 
 class ObjectState:
-    """What the attributes of modules lead to.
+    """The state that attributes of modules lead to.
 
-    Containers, and the dictionaries of objects, are added to `filled` with a copy each; everything else is in `pieces`.
+    Containers and objects' dictionaries are added to `filled`, each with a copy; everything else goes to `pieces`.
     """
 
     def __init__(self, filled: list[tuple[Any, Any]]) -> None:
         self.pieces: list[tuple[Piece, Where]] = []
-        self.tensors: list[Tensor] = []  # that were met, some of them several times
+        self.tensors: list[Tensor] = []  # all tensors met, some of them several times
         self._filled = filled
-        self.seen: dict[int, Any] = {}  # what was met, by id
-        self._left: set[int] = set()  # of that, the ids of what leads to too much
-        self._modules: list[Module] = []  # that were met, registered or not
+        self.seen: dict[int, Any] = {}  # all objects met, by id
+        self._left: set[int] = set()  # ids of the objects that lead to too many others
+        self._modules: list[Module] = []  # all modules met, registered or not
         self._room = ROOM
-        self._holders: dict[int, list[int]] = {}  # by id of what arguments lead to: the ids of what holds it
-        self._unsure: list[int] = []  # the ids of what arguments lead to and cannot be put back
+        self._holders: dict[int, list[int]] = {}  # for arguments: id of an object -> ids of the objects that hold it
+        self._unsure: list[int] = []  # for arguments: ids of the objects that cannot be restored
 
     def add_argument(self, value: Any) -> bool:
-        """Remember what an argument is and leads to. Returns whether all of it can be put back."""
+        """Remember an argument and everything it leads to. Returns True if all of it can be restored."""
         return self.add(value, (None, f"an argument of class {type(value).__name__}"), math.inf, self._holders)
 
     def put_back(self) -> dict[int, Any]:
-        """By id, what was met that can be put back, with all that it leads to."""
+        """The objects, by id, that can be restored together with everything they lead to."""
         leading = set(self._unsure)
         waiting = list(leading)
         while waiting:
@@ -290,7 +291,7 @@ class ObjectState:
         return {key: value for key, value in self.seen.items() if key not in leading}
 
     def add(self, value: Any, where: Where, limit: float = LIMIT, holders: dict[int, list[int]] | None = None) -> bool:
-        """Remember what `value` is and leads to. Returns whether all of it can be put back."""
+        """Remember a value and everything it leads to. Returns True if all of it can be restored."""
         unsure: list[int] = []
         filled: list[tuple[Any, Any]] = []
         pieces: list[Piece] = []
@@ -318,14 +319,14 @@ class ObjectState:
             self.seen[id(here)] = here
             self._left.discard(id(here))
             if len(met) > limit:
-                for key in met[1:]:  # what it leads to may be an attribute of its own elsewhere
+                for key in met[1:]:  # another attribute may lead to these without exceeding the limit
                     del self.seen[key]
                 self._left.add(id(value))
                 self._leave_alone(value)
                 return False
             try:
                 inner = self._look(here, kind, filled, pieces)
-            except Exception:  # a user-defined class may raise anything when it is looked at
+            except Exception:  # a user-defined class may raise anything when its attributes are read
                 unsure.append(id(here))
                 continue
             waiting += inner
@@ -342,9 +343,11 @@ class ObjectState:
         return not unsure
 
     def add_unregistered(self, known: Iterable[Module]) -> None:
-        """Remember the modules that were met, and those in them, but for these, which are remembered elsewhere."""
+        """Remember the modules that were met, and the modules inside them, except `known` ones, which are remembered
+        elsewhere.
+        """
         seen = set(map(id, known)) if self._modules else set()
-        for module in self._modules:  # grows
+        for module in self._modules:  # the list grows during the loop
             for inner in module.modules() if id(module) not in seen else ():
                 if id(inner) not in seen:
                     seen.add(id(inner))
@@ -354,20 +357,20 @@ class ObjectState:
                         self.add(value, (None, f"an attribute of a {type(inner).__name__} that is not registered"))
 
     def add_slots(self, module: Module) -> None:
-        """Remember what is in the slots of a module, which its attributes do not show."""
+        """Remember the slots of a module, which `vars` does not have."""
         slots = Slots(module)
         self.pieces.append((slots, (None, f"the slots of a {type(module).__name__}")))
         for slot, old in slots.values:
             self.add(old, (None, f"{type(module).__name__}.{slot.__name__}"))
 
     def _leave_alone(self, value: Any) -> None:
-        """What `value` leads to is too much. Of a container the container itself is put back, of an object nothing."""
+        """A value that leads to too many objects: a container is restored itself, an object not at all."""
         kind = kind_of(type(value))
         if kind in _COPIES:
             self._filled.append((value, _COPIES[kind](value)))
 
     def _look(self, value: Any, kind: int, filled: list[tuple[Any, Any]], pieces: list[Piece]) -> Iterable[Any]:
-        """Copy one object, and say what it leads to."""
+        """Copy one object, and return the objects it leads to."""
         if kind in _COPIES:
             copied = _COPIES[kind](value)
             filled.append((value, copied))
@@ -398,14 +401,14 @@ class ObjectState:
         return Array(array, is_sample=is_sample)
 
     def add_generators(self, function: Any, where: Where) -> None:
-        """Remember the random generators that a function closes over or uses by a global name."""
+        """Remember the random generators in a function's closure or in its global names."""
         try:
             self.pieces += [(Random(generator), where) for generator in self.generators_of(function)]
-        except Exception:  # a generator without a state, such as random.SystemRandom
+        except Exception:  # a generator without a readable state, such as random.SystemRandom
             return
 
     def generators_of(self, function: Any) -> list[Any]:
-        """The random generators a function can reach by name, or in a container that it can reach by name."""
+        """The random generators among a function's variables, or in containers among them."""
         found: list[Any] = []
         for value in _variables(function):
             kind = kind_of(type(value))
@@ -425,7 +428,7 @@ def _is_unchangeable(value: Any) -> bool:
 
 
 def _attributes(value: Any, filled: list[tuple[Any, Any]], pieces: list[Piece]) -> list[Any]:
-    """Copy the attributes of an object, or of a container of a class with attributes, and say what they lead to."""
+    """Copy the attributes of an object or container, and return their values."""
     if type(value) in _WITHOUT_ATTRIBUTES:
         return []
     attributes = getattr(value, "__dict__", None)
@@ -441,7 +444,7 @@ def _attributes(value: Any, filled: list[tuple[Any, Any]], pieces: list[Piece]) 
 
 
 def _variables(function: Any) -> list[Any]:
-    """What a function closes over, its defaults, and the values of the global names it uses."""
+    """The closure variables and defaults of a function, and the values of the global names it uses."""
     code = getattr(function, "__code__", None)
     if code is None:
         return []
@@ -456,7 +459,7 @@ def _variables(function: Any) -> list[Any]:
 
 
 def _global_names(function: Any) -> list[str]:
-    """The global names a function uses, but for those of modules, functions and classes."""
+    """The global names a function uses, except modules, functions and classes."""
     found = _names.get(function)
     if found is None:
         names, used = function.__globals__, function.__code__.co_names
@@ -477,12 +480,12 @@ _COPIES: dict[int, Callable[[Any], Any]] = {
 
 
 def items_of(container: Any) -> Any:
-    """A copy of a container, for `refill`."""
+    """A copy of a container's items, for `refill`."""
     return _COPIES[kind_of(type(container))](container)
 
 
 def refill(container: Any, saved: Any) -> None:
-    """Give a container the items it had, past any method its class overrides."""
+    """Give a container its saved items, without calling overridden methods."""
     if isinstance(container, OrderedDict):
         OrderedDict.clear(container)
         for key, value in saved.items():
@@ -501,7 +504,7 @@ def refill(container: Any, saved: Any) -> None:
 
 
 def same_items(container: Any, saved: Any) -> bool:
-    """Whether a container holds the very objects it held, in the same order."""
+    """True if a container holds the same objects as before, in the same order."""
     if isinstance(container, OrderedDict):
         items = list(OrderedDict.items(container))
         return len(items) == len(saved) and all(a is c and b is d for (a, b), (c, d) in zip(items, saved.items(), strict=True))

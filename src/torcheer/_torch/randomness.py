@@ -1,4 +1,4 @@
-"""The random states of Python, NumPy and torch on every device: read, put back, seeded."""
+"""The random states of Python, NumPy and torch on every device: reads, restores and seeds them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class RandomState:
     """The state of every random generator a model may draw from."""
 
     python: Any
-    numpy: Any  # None where NumPy is not in use
+    numpy: Any  # None if NumPy is not imported
     torch: Tensor
     devices: tuple[tuple[str, tuple[Tensor, ...]], ...]  # of accelerators in use
 
     @classmethod
     def now(cls) -> RandomState:
-        """The state as it is."""
+        """The present state."""
         numpy = sys.modules.get("numpy")
         with DisableTorchFunction():
             return cls(
@@ -42,7 +42,7 @@ class RandomState:
             )
 
     def moved(self) -> dict[str, Callable[[], object]]:
-        """The generators that are in another state now, by whose they are, each with what puts it back."""
+        """The generators whose state differs now, by name, each with a function that restores it."""
         now, found = RandomState.now(), dict[str, Callable[[], object]]()
         if now.python != self.python:
             found["Python"] = partial(random.setstate, self.python)
@@ -60,32 +60,32 @@ class RandomState:
         return found
 
     def restore(self) -> None:
-        """Put every generator back to this state. Those that are in it are not touched: another thread may be drawing."""
+        """Restore every generator. Unchanged generators are not touched, because another thread may be drawing from them."""
         for put_back in self.moved().values():
             with DisableTorchFunction():
                 put_back()
 
 
 class OwnDraws(Protocol):
-    """What a recording knows of the random numbers that its pass drew from torch."""
+    """A recording's knowledge of the random numbers that its pass drew from torch."""
 
-    drew: bool  # whether a watched call drew
+    drew: bool  # True if a watched call drew
 
     def are_all(self, before: Tensor) -> bool:
-        """Whether watched calls explain all that torch's state moved since it was `before`."""
+        """True if watched calls account for every change of torch's state since `before`."""
 
 
 class random_as_found(Managed["random_as_found"]):  # noqa: N801 - used as a function: `with random_as_found() as random:`
-    """Afterwards every generator is in the state that it had before, but for one that another thread moved meanwhile.
+    """A block after which every generator is back in its earlier state, unless another thread changed it meanwhile.
 
-    Generators belong to the whole process. Which thread moved one can be told only of torch's, by a recording. So where another
-    thread is at work with random numbers or torch, a generator is put back only if a recording knows every draw, or if the
-    state was set for the block. To put back what others draw from would make them draw the same numbers again.
+    Generators belong to the whole process. Only for torch's, and only with a recording, is it known which thread drew. So if
+    another thread is busy with random numbers or torch, a generator is restored only if a recording knows every draw, or if
+    the state was set for the block. Restoring a generator that others draw from would repeat their numbers.
     """
 
     def __init__(self) -> None:
         self.draws: OwnDraws | None = None
-        self.left: list[str] = []  # afterwards: the generators that were not put back, by whose they are
+        self.left: list[str] = []  # after the block: the names of generators that were not restored
         self._is_set = False
 
     def _begin(self) -> random_as_found:
@@ -102,7 +102,7 @@ class random_as_found(Managed["random_as_found"]):  # noqa: N801 - used as a fun
                     self.left.append(name)
 
     def start_from(self, state: RandomState | int, *, draws: bool = True) -> None:
-        """Set the state, or seed all generators. Where nothing draws and other threads are at work, nothing is done."""
+        """Set the state, or seed all generators. Does nothing if `draws` is False and other threads are busy."""
         if not draws and (self._were_busy or _are_others_busy()):
             return
         self._is_set = True
@@ -112,7 +112,7 @@ class random_as_found(Managed["random_as_found"]):  # noqa: N801 - used as a fun
             seed_everything(state)
 
     def is_moved(self) -> bool:
-        """Whether this thread moved a generator in the block, as far as can be told."""
+        """True if this thread changed a generator in the block, as far as is known."""
         return any(map(self._is_ours, self.before.moved()))
 
     def _is_ours(self, name: str) -> bool:
@@ -122,18 +122,18 @@ class random_as_found(Managed["random_as_found"]):  # noqa: N801 - used as a fun
 
 
 def _are_others_busy() -> bool:
-    """Whether another thread runs code that knows torch or random numbers, and does not wait for something."""
+    """True if another thread runs code that uses torch or random numbers, and is not waiting."""
     frames = sys._current_frames()
-    del frames[threading.get_ident()]  # which holds `frames`
+    del frames[threading.get_ident()]  # the current frame, which refers to `frames`
     return any(map(_is_busy, frames.values()))
 
 
 def _is_busy(innermost: FrameType) -> bool:
     file = innermost.f_code.co_filename
     if file.startswith(_STANDARD) and "-packages" not in file and file != random.__file__:
-        return False  # waits for a lock, a queue, a socket
+        return False  # waiting for a lock, a queue or a socket
     if file.startswith(_COMPILE_WORKERS):
-        return False  # waits for a compiler in another process
+        return False  # waiting for a compiler process
     drawing = {id(module) for name in ("random", "numpy", "torch") if (module := sys.modules.get(name)) is not None}
     frame: FrameType | None = innermost
     while frame is not None:
@@ -148,7 +148,7 @@ _COMPILE_WORKERS: Final = os.path.join(os.path.dirname(torch.__file__), "_induct
 
 
 def _as_lists(value: Any) -> Any:
-    """A state as plain values, which can be compared."""
+    """A random state as plain values that can be compared."""
     if isinstance(value, (list, tuple)):
         return [_as_lists(one) for one in value]
     return value.tolist() if hasattr(value, "tolist") else value

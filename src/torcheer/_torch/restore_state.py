@@ -1,6 +1,8 @@
-"""How often torch counted a write to a tensor (`write_count`).
+"""Restores a model after a pass, and brings back the state of the pass for a later backward pass.
 
-A write that was taken back must not count: earlier histories, and graphs of autograd that saved the tensor, compare the count.
+`StateRestorer` remembers modules, tensors and arguments before a pass and restores them after it. `LeftBehind` holds what
+the pass had changed; a backward pass after the log swaps it in. Writes that were undone do not count in torch's version
+counters: earlier histories, and autograd graphs that saved the tensor, compare these counts.
 """
 
 from __future__ import annotations
@@ -54,14 +56,16 @@ from .tensor_table import extent, storage_of
 
 
 def restore_count(tensor: Tensor, count: int) -> None:
-    """Make torch count as many writes as before, if it counted (`version_of`). Not of a tensor whose memory is gone."""
+    """Set torch's count of writes back, if it changed. Skips a tensor whose memory is gone."""
     if count >= 0 and version_of(tensor) != count and has_memory(tensor):
         count_writes_as(tensor, count)
 
 
 @cleaning
 def counts_as_found(model: Callable[..., Any], arguments: Arguments) -> Iterator[None]:
-    """Inside, passes may run that restore the values of all parameters, buffers and inputs; afterwards no write counts."""
+    """A block for passes that restore the values of all parameters, buffers and inputs; afterwards their writes do not
+    count.
+    """
     with DisableTorchFunction():
         modules = [module for root, _ in roots_of(model) for module in root.modules()]
         tensors = [tensor for _, tensor in find_tensors(arguments)]
@@ -76,11 +80,11 @@ def counts_as_found(model: Callable[..., Any], arguments: Arguments) -> Iterator
             restore_count(tensor, count)
 
 
-# Copies of tensors that existed before a pass, to be written back after it.
+# Copies of tensors from before a pass, to be written back after it.
 
 
 class AutogradState:
-    """What autograd knows of a tensor: whether it requires gradients, and the node it came from."""
+    """A tensor's autograd state: `requires_grad`, and its node."""
 
     __slots__ = ("_is_required", "_node", "_root", "tensor")
 
@@ -88,7 +92,7 @@ class AutogradState:
         self.tensor = tensor
         self._is_required = tensor.requires_grad
         base = base_of(tensor)
-        self._root = base if base is not None else tensor  # torch makes the nodes of views anew when their memory is written
+        self._root = base if base is not None else tensor  # torch makes new nodes for views when their memory is written
         self._node = self._root.grad_fn
 
     @property
@@ -97,26 +101,26 @@ class AutogradState:
 
     @property
     def can_be_restored(self) -> bool:
-        """False where torch has no way back: the tensor had a node, or is a view of a tensor that was written to."""
+        """False if torch offers no way back: the tensor had a node, or it is a view of a tensor that was written to."""
         return self._root.grad_fn is self._node or (self._node is None and self._root is self.tensor)
 
     def restore(self) -> None:
-        """Make the tensor what it was. Raises where torch has no way back."""
+        """Restore the state. Raises if torch offers no way back."""
         tensor = self.tensor
         if self._root.grad_fn is not self._node:
             if not self.can_be_restored:
-                raise RuntimeError("the pass wrote to it in place, and what autograd knows of it cannot be put back")
+                raise RuntimeError("the pass wrote to it in place, and its autograd state cannot be put back")
             tensor.detach_()
         if tensor.requires_grad is not self._is_required:
             tensor.requires_grad_(self._is_required)
 
 
 class TensorBackup:
-    """What one tensor referred to (its storage, shape and strides), the values in it, and how often torch had counted a write.
+    """A tensor's storage, shape, strides, values, and count of writes.
 
-    Where torch would refuse to write through the tensor (its elements overlap, as those of an expanded tensor do), the bytes
-    of the storage are copied instead. With `is_suspected` nothing is known to write to the tensor, so it is compared first and
-    only written if it changed: its memory may be read-only.
+    If torch would refuse a write through the tensor (its elements overlap, as in an expanded tensor), the bytes of the
+    storage are copied instead. With `is_suspected`, no write is known: the values are compared first and written only if
+    they differ, because the memory may be read-only.
     """
 
     __slots__ = ("_copy", "_in_bytes", "_writes", "is_suspected", "tensor", "view")
@@ -129,12 +133,12 @@ class TensorBackup:
         self._in_bytes = False
         self._copy: Tensor | None = None
         if has_memory(view):
-            # copy_ can write to every contiguous tensor, and to those that are not strided
+            # copy_ can write to every contiguous tensor, and to every tensor that is not strided
             self._in_bytes = (is_suspected or not (view.layout is torch.strided and view.is_contiguous())) and _is_strided(view)
             self._copy = _bytes_of(view).clone() if self._in_bytes else tensor.detach().clone()
 
     def restore(self) -> None:
-        """Make the tensor refer to the same memory as before, and write the old values into it."""
+        """Let the tensor refer to its former memory again, and write the old values into it."""
         tensor, view = self.tensor, self.view
         if not _is_same(tensor, view):
             tensor.data = view
@@ -161,7 +165,7 @@ class TensorBackup:
 
     @property
     def is_changed(self) -> bool:
-        """True where the tensor was written to, or refers to other memory. With `is_suspected` values are compared."""
+        """True if the tensor was written to or refers to other memory. With `is_suspected`, the values are compared."""
         if not self.is_suspected or version_of(self.tensor) != self._writes or not _is_same(self.tensor, self.view):
             return True
         if self._copy is None or not has_memory(self.view):
@@ -169,16 +173,18 @@ class TensorBackup:
         now = _bytes_of(self.view) if self._in_bytes else self.view
         try:
             return not torch.equal(now, self._copy)
-        except RuntimeError:  # torch does not compare some layouts
+        except RuntimeError:  # torch cannot compare some layouts
             return True
 
     def restore_count(self) -> None:
-        """Make torch count no write since the copy was made."""
+        """Undo torch's count of the writes since the copy."""
         restore_count(self.tensor, self._writes)
 
 
 class UncopiedTensors:
-    """What tensors referred to, and marks of the values: other memory is taken back, other values are only noticed."""
+    """The memory and a sample of the values of tensors that are not copied: replaced memory is restored, changed values are
+    only detected.
+    """
 
     def __init__(self, tensors: list[Tensor]) -> None:
         self._tensors = tensors
@@ -186,7 +192,7 @@ class UncopiedTensors:
         self._marks = Marks(self._views, range(len(tensors)))
 
     def restore(self) -> list[Tensor]:
-        """Make the tensors refer to the same memory as before. Returns the tensors with other values in that memory."""
+        """Let the tensors refer to their former memory again. Returns the tensors whose values changed."""
         for tensor, view in zip(self._tensors, self._views, strict=True):
             if not _is_same(tensor, view):
                 tensor.data = view
@@ -195,10 +201,10 @@ class UncopiedTensors:
 
 
 def _is_same(tensor: Tensor, view: Tensor) -> bool:
-    """Whether two tensors are the same elements of the same memory."""
+    """True if two tensors are the same elements of the same memory."""
     try:
         return tensor.is_set_to(view) and tensor.dtype is view.dtype
-    except RuntimeError:  # not strided; nested tensors have no shape to ask for
+    except RuntimeError:  # not strided; nested tensors have no shape
         return storage_of(tensor) == storage_of(view) and (tensor.is_nested or tensor.shape == view.shape)
 
 
@@ -218,16 +224,16 @@ def _bytes_of(tensor: Tensor) -> Tensor:
 
 
 def lazy_twin(tensor: Tensor) -> Tensor:
-    """Another uninitialised parameter or buffer like this one."""
+    """A new uninitialised parameter or buffer like this one."""
     twin = like_class_of(tensor, tensor.data.clone())
     twin.__dict__.update(tensor.__dict__)
     return twin
 
 
 class StorageSizes:
-    """How large storages were and how often torch had counted a write to them, of parameters, buffers and inputs.
+    """The storage sizes and write counts of parameters, buffers and inputs before a pass.
 
-    Frees and writes that no torch function announced show here when the pass is over.
+    After the pass they reveal freed memory and writes that no torch function made.
     """
 
     def __init__(self, tensors: list[Tensor]) -> None:
@@ -235,19 +241,19 @@ class StorageSizes:
         try:
             self._storages: list[Any] = [tensor.untyped_storage() for tensor in tensors]
             self._versions: list[int] = list(map(write_count, tensors))
-        except Exception:  # sparse ones have no storage, inference tensors no version, subclasses may raise anything
+        except Exception:  # sparse tensors have no storage, inference tensors no version, subclasses may raise anything
             self._tensors = [tensor for tensor in tensors if _has_storage_and_version(tensor)]
             self._storages = [tensor.untyped_storage() for tensor in self._tensors]
             self._versions = list(map(write_count, self._tensors))
         self._sizes: list[int] = [storage.nbytes() for storage in self._storages]
 
     def without_memory(self) -> Iterable[Tensor]:
-        """The tensors whose memory was freed before the pass began; FSDP leaves parameters like this."""
+        """The tensors whose memory was freed before the pass, as FSDP does with parameters."""
         pairs = zip(self._tensors, self._sizes, strict=True)
         return [tensor for tensor, size in pairs if size < tensor.nbytes and size < needed_bytes(tensor)]
 
     def freed(self) -> list[tuple[Tensor, str]]:
-        """The tensors whose memory is gone, and what happened to it."""
+        """The tensors whose memory was freed in the pass, each with a description of what happened."""
         sizes = [storage.nbytes() for storage in self._storages]
         if sizes == self._sizes:
             return []
@@ -258,7 +264,7 @@ class StorageSizes:
         return found
 
     def written(self) -> list[Tensor]:
-        """The tensors that torch counted a write to."""
+        """The tensors whose write count changed."""
         versions = list(map(write_count, self._tensors))
         if versions == self._versions:
             return []
@@ -275,7 +281,7 @@ def _has_storage_and_version(tensor: Tensor) -> bool:
 
 
 class ScriptAttributes:
-    """The attributes of a TorchScript module, which live in C++: numbers, lists, dictionaries, tensors."""
+    """The attributes of a TorchScript module, which are stored in C++: numbers, lists, dictionaries, tensors."""
 
     def __init__(self, module: Module) -> None:
         script: Any = vars(module)
@@ -294,7 +300,9 @@ class ScriptAttributes:
 
     @property
     def is_changed(self) -> bool:
-        """True where an attribute differs. Lists and dictionaries of tensors are new each time they are read."""
+        """True if an attribute differs. Lists and dictionaries of tensors are new objects at each read, so they always
+        differ.
+        """
         return any(not self._is_now(name, value) for name, value in self.values.items())
 
     def _is_now(self, name: str, value: Any) -> bool:
@@ -322,14 +330,14 @@ def _holds_tensors(value: Any) -> bool:
     return any(map(_holds_tensors, value.values())) if isinstance(value, dict) else isinstance(value, Tensor)
 
 
-# The state that a pass left behind, put back for the time of a backward pass.
+# The state at the end of a pass, swapped in for the duration of a backward pass.
 #
-# An example: a forward pass doubles a buffer, a checkpointed block reads the buffer, and the log puts its old values
-# back. The backward pass runs the block again, which has to read the doubled values. So when the backward pass
-# begins, the buffer gets the doubled values, and the count of writes that autograd compares; when the backward pass
-# is over, the buffer gets its own again.
+# An example: a forward pass doubles a buffer, a checkpointed block reads the buffer, and the log restores the old values.
+# The backward pass runs the block again, which must read the doubled values. So when the backward pass begins, the buffer
+# gets the doubled values and the write count that autograd compares; when it ends, the buffer gets its own values back.
 
-# Snapshots say what something (`subject`) was at one moment: `again()` is what it is now, `restore()` makes it what it was.
+# A snapshot holds the state of its `subject` at one moment: `again()` takes a new snapshot, `restore()` sets the saved
+# state.
 
 
 class Items:
@@ -365,7 +373,7 @@ class ClassOf:
 
 
 class GraphOf:
-    """Whether a tensor requires gradients, and the values with the autograd graph that the tensor is a result of."""
+    """Whether a tensor requires gradients, and its value together with its autograd graph."""
 
     __slots__ = ("_is_required", "_source", "subject")
 
@@ -393,7 +401,7 @@ class GraphOf:
 
 
 class AddedHooks:
-    """Hooks that the pass put on a module or a tensor, by number. Hooks that others add later stay."""
+    """Hooks that the pass registered on a module or a tensor. Hooks registered later by others stay."""
 
     __slots__ = ("_added", "_are_there", "subject")
 
@@ -433,23 +441,24 @@ def _has_no_graph(one: Any) -> bool:
 
 
 class LeftBehind:
-    """What a pass changed, as the pass left it: it changes places with what is there when a backward pass begins and ends.
+    """The state that a pass left. It is swapped with the present state when a backward pass begins, and back when it ends.
 
-    What a backward pass changes in turn is there again in the next one. A backward pass through several histories of one model
-    finds, in the nodes of each, what its own pass left. Random generators belong to the one that was put back first.
+    Changes by a backward pass are there again in the next backward pass. If a backward pass runs through several histories
+    of one model, the nodes of each see the state left by their own pass. Random generators follow the history that is
+    swapped in first.
     """
 
     def __init__(self, snapshots: list[Any]) -> None:
-        self.has_no_graph = all(map(_has_no_graph, snapshots))  # so that a graph may hold it, and no cycle arises
-        self._others: list[Any] = snapshots  # of what is not there now
-        self._left_alone: list[Any] = []  # snapshots that do not change places this time
+        self.has_no_graph = all(map(_has_no_graph, snapshots))  # True if a graph may hold it without a cycle
+        self._others: list[Any] = snapshots  # snapshots of the state that is swapped out
+        self._left_alone: list[Any] = []  # snapshots that are not swapped this time
         self._touched = frozenset(id(one.subject) for one in snapshots if one.subject is not None)
-        self._tasks: set[int] = set()  # torch's numbers of the backward passes that need it
+        self._tasks: set[int] = set()  # torch's ids of the backward passes that need this state
         self._is_there = False
-        self._is_ended = False  # whether `until_over` ends the backward pass that runs
+        self._is_ended = False  # True if `until_over` ends the running backward pass
 
     def put_back(self, task: int) -> None:
-        """A node of the pass is about to run in a backward pass: until that is over, everything is as the pass left it."""
+        """Called when a backward pass reaches a node of this pass: swap the state in until the backward pass is over."""
         if self._is_there and task in self._tasks:
             return
         if task not in self._tasks:
@@ -465,7 +474,7 @@ class LeftBehind:
         is_held = weakref.ref(end)
         after_this_backward(end)
         del end
-        if is_held() is None and not self._is_ended:  # this torch does not call back
+        if is_held() is None and not self._is_ended:  # this torch does not call at the end of a backward pass
             raise MissingInTorch(
                 "the backward pass may read what the logged pass changed, and this torch does not say when a backward pass is "
                 "over. Run it by history.log_backward(loss)."
@@ -474,7 +483,7 @@ class LeftBehind:
 
     @cleaning
     def until_over(self) -> Iterator[None]:
-        """Around a backward pass: when the block ends, everything is what it was, whatever torch says or raises."""
+        """A block around a backward pass; at its end the state is swapped out, whatever torch reports or raises."""
         self._is_ended = True
         yield
         self._is_ended = False
@@ -484,7 +493,7 @@ class LeftBehind:
                 self._take_away()
 
     def is_over(self, task: int) -> None:
-        """A backward pass ended, or raised."""
+        """Called when a backward pass ended or raised."""
         self._tasks.discard(task)
         with _lock:
             if self._is_there and not self._tasks:
@@ -515,7 +524,7 @@ class LeftBehind:
             raise interrupt
 
     def _exchange(self) -> tuple[list[str], BaseException | None]:
-        """Make everything what it was at the other moment. Returns what raised meanwhile; raises before anything is changed."""
+        """Swap the two states. Returns the errors and an interrupt; raises only before anything is changed."""
         problems: list[str] = []
         interrupt: BaseException | None = None
         with DisableTorchFunction(), outside_dispatch_modes(), torch.no_grad():
@@ -526,19 +535,19 @@ class LeftBehind:
                     step()
                 except Exception as error:
                     problems.append(f"{type(error).__name__}: {error}")
-                except BaseException as error:  # comes once: this step is taken again, and the interrupt goes on afterwards
+                except BaseException as error:  # comes once: the step is repeated, and the interrupt is raised again at the end
                     interrupt = error
                     step()
         self._others = now
         return problems, interrupt
 
 
-_there: list[LeftBehind] = []  # what is put back now; no two of them share anything
+_there: list[LeftBehind] = []  # the states that are swapped in; no two share an object
 _lock = threading.RLock()
 
 
 class _End:
-    """Called by torch when a backward pass is over; where that raised, torch lets go of it."""
+    """A callback for the end of a backward pass. If the backward pass raises, torch drops it, and `__del__` does the same."""
 
     def __init__(self, left: LeftBehind, task: int) -> None:
         self._left, self._task = left, task
@@ -550,14 +559,14 @@ class _End:
         self._left.is_over(self._task)
 
 
-# Leaves the model as it was found: module attributes and what they lead to, parameters, buffers, gradients, inputs.
+# Restores a model after a pass: module attributes and what they lead to, parameters, buffers, gradients, inputs.
 #
-# Before a pass only dictionaries and small objects are copied. A tensor that was there before the pass is copied when
-# a watched operation is about to write to it, and that copy is written back at the end. Restoring goes on to the end
-# whatever one part of it raises; what could not be restored is named afterwards.
+# Before a pass only dictionaries and small objects are copied. A tensor is copied when a watched operation is about to write
+# to it, and the copy is written back at the end. If restoring one part raises, the others are still restored; the parts that
+# failed are named afterwards.
 
 WRITTEN_UNSEEN = "it was written to by code that cannot be watched"  # a part of notes that name a tensor
-_OWN = len(vars(Module()))  # how many attributes every module has
+_OWN = len(vars(Module()))  # the number of attributes that every module has
 _CONTAINERS = frozenset({dict, list, set, deque, type(forward_hooks_of(Module()))})
 _SIMPLE = PLAIN | {Tensor, Parameter}
 _USUAL = frozenset({Tensor, Parameter, type(None), torch.nn.Buffer})
@@ -567,28 +576,28 @@ _PLAIN_TENSORS = frozenset({Tensor, Parameter})
 class StateRestorer:
     """Remembers modules and tensors, and restores them.
 
-    `arguments` are what the pass is given; `function` is what is called, if it is no module.
+    `arguments` are the arguments of the pass; `function` is the callable, if it is not a module.
     """
 
     def __init__(
         self, modules: list[Module], inputs: list[Tensor], arguments: Iterable[Any] = (), function: Any = None
     ) -> None:
         self.problems: list[str] = []
-        self.written_unseen: list[str] = []  # the names of tensors that code which cannot be watched wrote to
-        self.moved: list[Any] = []  # attributes of modules and containers that `restore` gave their old items
+        self.written_unseen: list[str] = []  # names of tensors that unwatched code wrote to
+        self.moved: list[Any] = []  # module attributes and containers whose old items `restore` put back
         self.interrupt: BaseException | None = None
-        self.lazy: list[tuple[Tensor, Tensor]] = []  # uninitialised tensors, and those that stand in for them during the pass
+        self.lazy: list[tuple[Tensor, Tensor]] = []  # (uninitialised tensor, its twin for the pass)
         self._modules = modules
         self._classes = list(map(type, modules))
-        self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []  # of each module, and a copy of them
+        self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []  # (attributes of a module, a copy of them)
         self._filled: list[tuple[Any, Any]] = []
         self._empty: list[Any] = []
         self._inputs = inputs
         self._backups: dict[int, TensorBackup] = {}
-        self._released: list[weakref.ref[Tensor]] = []  # the tensors that were written to, once `let_go` was called
+        self._released: list[weakref.ref[Tensor]] = []  # the tensors that were written to, after `let_go`
         self._uncopied = UncopiedTensors([])
         self._gradients: list[tuple[Tensor, TensorBackup | None]] | None = None
-        self._autograd: dict[int, AutogradState] = {}  # by id of the tensor, as it was before its first change
+        self._autograd: dict[int, AutogradState] = {}  # by tensor id: the state before the first change
         self._has_switched = False
         self._first_new_hook = RemovableHandle.next_id
         self._objects = ObjectState(self._filled)
@@ -596,7 +605,7 @@ class StateRestorer:
         registered = self._remember(modules)
         self._remember_tensor_attributes(chain(registered, inputs))
         self._sizes = StorageSizes(registered + inputs)
-        self._without_values: set[int] | None = None  # the ids of tensors that have nothing to be copied, once somebody asks
+        self._without_values: set[int] | None = None  # ids of tensors without values to copy; computed when first needed
         for cls in dict.fromkeys(self._classes):
             if not cls.__module__.startswith("torch.nn."):
                 self._objects.add_generators(getattr(cls, "forward", None), (None, f"{cls.__name__}.forward"))
@@ -608,24 +617,24 @@ class StateRestorer:
             self._objects.add(function, (None, getattr(function, "__name__", type(function).__name__)))
         self._of_model = len(self._filled)
         added = [self._objects.add_argument(value) for value in arguments if type(value) not in _SIMPLE]
-        self.puts_arguments_back = all(added)  # whole, so that the pass need not get copies of them
+        self.puts_arguments_back = all(added)  # True if no argument needs a copy
         self._objects.add_unregistered(modules)
         self._remember_tensor_attributes(self._objects.tensors)
         if self.lazy:
             self._replace_lazy()
 
-    # What is remembered -------------------------------------------------------------------------------------------
+    # Remembering --------------------------------------------------------------------------------------------------------
 
     def _remember(self, modules: list[Module]) -> list[Tensor]:
         """Remember the attributes of modules. Returns their parameters and buffers."""
         registered: list[Any] = []
-        harmless = set(_SIMPLE)  # classes of attributes that hold nothing a pass could change
+        harmless = set(_SIMPLE)  # classes of attributes without anything a pass could change
         filled, empty, rows, objects = self._filled, self._empty, self._attributes, self._objects
         for module in modules:
             attributes = module.__dict__
             saved = attributes.copy()
             values = iter(saved.values())
-            own = _OWN if next(iter(saved), None) == "training" else 0  # they come first; few of them are in use
+            own = _OWN if next(iter(saved), None) == "training" else 0  # these come first, and most are empty
             for value in filter(None, islice(values, own)):
                 if type(value) in _CONTAINERS:
                     filled.append((value, value.copy()))
@@ -657,7 +666,7 @@ class StateRestorer:
                 elif issubclass(cls, torch.optim.Optimizer):
                     self._remember_optimizer(value)
                 elif kind_of(cls) or issubclass(cls, Iterator):
-                    if id(value) not in objects.seen:  # a configuration is often an attribute of every module
+                    if id(value) not in objects.seen:  # many modules may share one configuration object
                         objects.add(value, (module, value))
                 else:
                     harmless.add(cls)
@@ -668,7 +677,9 @@ class StateRestorer:
         return [tensor for tensor in registered if isinstance(tensor, Tensor) and not is_lazy(tensor)]
 
     def not_copied(self) -> dict[int, Any]:
-        """By id, what the pass gets itself where it gets copies of other arguments: what the model holds, or is put back."""
+        """By id, the objects that are passed to the model themselves, not as copies: they are restored, or the model holds
+        them.
+        """
         containers = [container for container, _ in self._filled[: self._of_model]]
         held = [
             one for _, saved in self._filled[: self._of_model] for one in (saved.values() if isinstance(saved, dict) else saved)
@@ -678,7 +689,7 @@ class StateRestorer:
         return {id(one): one for one in known if type(one) not in _SIMPLE} | self._objects.put_back()
 
     def _replace_lazy(self) -> None:
-        """Materialising an uninitialised (lazy) tensor cannot be undone, so the pass gets a twin instead."""
+        """Give the pass twins of uninitialised (lazy) tensors, because materialising cannot be undone."""
         twins = {id(tensor): twin for tensor, twin in self.lazy}
         for _, saved in self._attributes:
             registered = [saved.get(PARAMETERS), saved.get(BUFFERS)]
@@ -686,7 +697,7 @@ class StateRestorer:
                 tensors.update({name: twins[id(tensor)] for name, tensor in tensors.items() if id(tensor) in twins})
 
     def _remember_tensor_attributes(self, values: Iterable[Any]) -> None:
-        """Remember the attributes that a program put on tensors. Tensors of other classes look after their own."""
+        """Remember attributes that the program set on plain tensors. Tensor subclasses manage their own attributes."""
         found = [vars(value) for value in values if type(value) in _PLAIN_TENSORS]
         self._empty += found if not any(found) else [attributes for attributes in found if not attributes]
         for attributes in filter(None, found):
@@ -703,16 +714,16 @@ class StateRestorer:
             self._objects.add(value, (module, value))
 
     def _remember_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """The pass may step this optimizer: remember what it keeps for each parameter."""
+        """Remember an optimizer's state and parameter groups, because the pass may step it."""
         containers = [optimizer.state, *optimizer.state.values(), *optimizer.param_groups]
         self._filled += [(container, dict(container)) for container in containers]
 
     def hooks_start_here(self) -> None:
-        """Hooks registered from now on belong to the pass."""
+        """Count hooks registered from now on as the pass's own."""
         self._first_new_hook = RemovableHandle.next_id
 
     def back_up(self, tensors: Iterable[Tensor], *, is_suspected: bool = False) -> None:
-        """These tensors are about to be overwritten: copy their values, unless that was done before."""
+        """Copy the values of these tensors, which are about to be overwritten, unless that was done before."""
         if self._without_values is None:
             self._without_values = set(map(id, self._sizes.without_memory())) | {id(twin) for _, twin in self.lazy}
         for tensor in tensors:
@@ -727,7 +738,7 @@ class StateRestorer:
                     raise
 
     def back_up_everything(self, others: Iterable[Tensor] = ()) -> None:
-        """Unwatched code is about to run: copy every known tensor, and its gradient."""
+        """Called before unwatched code runs: copy every known tensor, and its gradient."""
         with DisableTorchFunction():
             self.back_up_script(self._modules)
             tensors = chain(self._tensors(), others)
@@ -735,9 +746,9 @@ class StateRestorer:
             self.before_backward()
 
     def back_up_all_but_parameters(self) -> None:
-        """Unwatched code is about to run that trains nothing: copy buffers and the tensors that attributes lead to.
+        """Called before unwatched code that trains nothing: copy buffers and tensors in attributes.
 
-        Of parameters only the memory is remembered, not the values: writes to these are noticed and named.
+        For parameters only the memory is remembered, not the values: writes to them are detected and reported.
         """
         with DisableTorchFunction():
             self.back_up_script(self._modules)
@@ -749,7 +760,7 @@ class StateRestorer:
                 self._uncopied = UncopiedTensors([one for one in tensors if isinstance(one, Parameter)])
 
     def back_up_script(self, modules: Iterable[Module]) -> None:
-        """Writes inside TorchScript are not seen, so everything it may write to is copied first."""
+        """Copy everything that TorchScript may write to, because writes inside it are not seen."""
         for module in modules:
             if isinstance(module, torch.jit.ScriptModule) and id(module) not in self._scripts:
                 script = self._scripts[id(module)] = ScriptAttributes(module)
@@ -757,17 +768,17 @@ class StateRestorer:
                 self.back_up(tensors, is_suspected=True)
 
     def before_backward(self) -> None:
-        """Gradients are about to be accumulated: copy those that are there."""
+        """Called before gradients are accumulated: copy the existing gradients."""
         if self._gradients is not None:
             return
         self._gradients = []
         for tensor in self._tensors():
-            if tensor.is_leaf:  # the pass may tell any of these to require gradients
+            if tensor.is_leaf:  # the pass may make any of these require gradients
                 old = tensor.grad
                 self._gradients.append((tensor, TensorBackup(old, is_suspected=True) if old is not None else None))
 
     def before_switch(self) -> None:
-        """A tensor is about to be told whether it requires gradients: remember which do."""
+        """Called before a tensor's `requires_grad` changes: remember the autograd state of all tensors."""
         if not self._has_switched:
             self._has_switched = True
             with DisableTorchFunction():
@@ -780,18 +791,18 @@ class StateRestorer:
 
     @property
     def written(self) -> list[Tensor]:
-        """The tensors that watched operations wrote to, as far as they still exist."""
+        """The tensors that watched operations wrote to, if they still exist."""
         released = [tensor for one in self._released if (tensor := one()) is not None]
         return released + [backup.tensor for backup in self._backups.values() if not backup.is_suspected]
 
     def written_storages(self) -> set[int]:
-        """The storages that `restore` is going to write to."""
+        """The storages that `restore` will write to."""
         return {s for backup in self._backups.values() if (s := storage_of(backup.view)) is not None}
 
     def left_behind(self, before: RandomState) -> LeftBehind | None:
-        """What the pass changed, as it is now, before `restore`; None where it changed nothing.
+        """What the pass changed, in its present state, before `restore`; None if it changed nothing.
 
-        `before` is the random state with which the pass began.
+        `before` is the random state at the start of the pass.
         """
         with DisableTorchFunction(), torch.no_grad():
             held = [container for container, saved in (*self._attributes, *self._filled) if not same_items(container, saved)]
@@ -812,7 +823,7 @@ class StateRestorer:
     # Restoring ----------------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Put everything back. Raises nothing; see `finish`."""
+        """Restore everything. Raises nothing; see `finish`."""
         with DisableTorchFunction(), torch.no_grad():
             for step in (
                 self._reshard,
@@ -828,25 +839,25 @@ class StateRestorer:
                 self._try(step, (), str, "the model")
 
     def finish(self, notes: list[str], is_failing: bool = False) -> None:
-        """Name what could not be restored, in `notes` and by a warning. Goes on with an interrupt that came while restoring."""
+        """Name what could not be restored, in `notes` and by a warning. Raises an interrupt that came while restoring."""
         if self.problems:
             message = f"not everything is as it was before the pass. Not restored: {few(self.problems, 5, '; ')}."
             notes.append(message)
-            if not is_failing:  # the error of the pass is what the user has to see
+            if not is_failing:  # the user must see the error of the pass instead
                 warnings.warn(message, StateNotRestored, stacklevel=2)
         objects = self._objects
         for remembered in (self._attributes, self._filled, self._modules, objects.pieces, objects.seen, objects.tensors):
-            remembered.clear()  # thousands of objects that the collector would otherwise look at once more
+            remembered.clear()  # frees thousands of objects before the collector scans them again
         if self.interrupt is not None:
             raise self.interrupt
 
     def _try(self, action: Callable[..., Any], args: tuple[Any, ...], name: Callable[[Any], str], about: Any) -> Any:
-        """Do one part of restoring. What goes wrong is noted under the name of what it is about, and the rest is done."""
+        """Run one step of restoring. An error is noted under the name of its subject, and does not stop the other steps."""
         try:
             return action(*args)
         except Exception as error:
             self._note(name(about), f"{type(error).__name__}: {error}")
-        except BaseException as interrupt:  # comes once: this part is done again, and the interrupt goes on afterwards
+        except BaseException as interrupt:  # comes once: this step is repeated, and the interrupt is raised again at the end
             self.interrupt = interrupt
             try:
                 return action(*args)
@@ -858,19 +869,19 @@ class StateRestorer:
         self.problems.append(f"{what} ({why})")
 
     def sharded_modules(self) -> list[Any]:
-        """The modules to which FSDP2 gives whole parameters for the time of a pass."""
+        """The modules to which FSDP2 gives unsharded parameters during a pass."""
         fsdp = sys.modules.get("torch.distributed.fsdp")
         if fsdp is None or not any(issubclass(cls, fsdp.FSDPModule) for cls in set(self._classes)):
             return []
         return [module for module in self._modules if isinstance(module, fsdp.FSDPModule)]
 
     def _is_sharded_by_exchange(self) -> bool:
-        """Whether FSDP1 gives parameters other memory, and has to know which memory it gave."""
+        """True if FSDP1 is used, which replaces the memory of parameters and tracks it."""
         fsdp = sys.modules.get("torch.distributed.fsdp")
         return fsdp is not None and any(issubclass(cls, fsdp.FullyShardedDataParallel) for cls in set(self._classes))
 
     def _reshard(self) -> None:
-        """FSDP2 may leave whole parameters in modules: it knows the way back."""
+        """FSDP2 may leave unsharded parameters in modules; its `reshard` removes them."""
         sharded = self.sharded_modules()
         if sharded and any(
             not all(map(is_, container.values(), before.values()))
@@ -882,7 +893,8 @@ class StateRestorer:
 
     def _restore_attributes(self) -> None:
         now, then = [now for now, _ in self._attributes], [saved for _, saved in self._attributes]
-        last_names = map(is_, map(_last_name, now), map(_last_name, then))  # a renamed one comes last
+        # dictionaries with a renamed attribute differ in their last name
+        last_names = map(is_, map(_last_name, now), map(_last_name, then))
         if not (_have_same_values(now, then) and all(last_names)):
             for attributes, saved in self._attributes:
                 if not same_items(attributes, saved):
@@ -907,7 +919,7 @@ class StateRestorer:
         self._remove_new_hooks()
 
     def _restore_tensors(self) -> None:
-        for backup in reversed(self._backups.values()):  # where memory is shared the earliest copy counts
+        for backup in reversed(self._backups.values()):  # if backups share memory, the earliest copy is written last
             self._try(backup.restore, (), self._name_of, backup.tensor)
 
     def _restore_uncopied(self) -> None:
@@ -923,18 +935,20 @@ class StateRestorer:
             self._note(name, WRITTEN_UNSEEN)
 
     def _restore_pieces(self) -> None:
-        """After tensors: the copy of an array is from before the pass, that of a tensor on its memory from before a write."""
+        """Runs after tensors: an array's copy is from before the pass, the copy of a tensor on its memory from before a
+        write.
+        """
         for piece, where in self._objects.pieces:
             self._try(piece.restore, (), self._name_of_place, where)
 
     def restore_counts(self) -> None:
-        """Make torch count no write to what was restored."""
+        """Undo torch's counts of the writes to everything that was restored."""
         gradients = [gradient for _, gradient in self._gradients or () if gradient is not None]
         for backup in (*reversed(self._backups.values()), *gradients):
             backup.restore_count()
 
     def let_go(self) -> None:
-        """All is put back: hold none of the tensors that were written to."""
+        """Release the tensors that were written to, after everything was restored."""
         self._released = list(map(weakref.ref, self.written))
         self._backups.clear()
         self._autograd.clear()
@@ -948,12 +962,12 @@ class StateRestorer:
                 self._try(gradient.restore, (), self._name_of_gradient, tensor)
 
     def _restore_autograd(self) -> None:
-        """After values and gradients: neither writes nor gradients count as the user's."""
+        """Runs after values and gradients: then neither writes nor gradients count as the user's."""
         for state in [one for one in self._autograd.values() if one.is_changed]:
             self._try(state.restore, (), self._name_of, state.tensor)
 
     def _look_for_the_unseen(self) -> None:
-        """Memory that was freed, and writes that no watched call made, cannot be undone: they are named."""
+        """Report freed memory and unwatched writes, which cannot be undone."""
         for tensor, what in self._sizes.freed():
             self._note(self._name_of(tensor), what)
         written = self._sizes.written()
@@ -964,11 +978,11 @@ class StateRestorer:
                     self._note_unseen(tensor)
 
     def _nothing_moved(self) -> bool:
-        """A quick check that all containers hold the same objects as before; a slower one follows if they do not."""
+        """A quick check that all containers hold the same objects as before; if it fails, a slower one follows."""
         now: list[Any] = []
         then: list[Any] = []
         for container, saved in self._filled:
-            if isinstance(container, dict) and not isinstance(container, OrderedDict):  # whose order `dict` does not know
+            if isinstance(container, dict) and not isinstance(container, OrderedDict):  # OrderedDict keeps an order of its own
                 now.append(container)
                 then.append(saved)
             elif not same_items(container, saved):
@@ -982,20 +996,21 @@ class StateRestorer:
                 del hooks[number]
 
     def _new_hooks(self) -> Iterable[tuple[dict[Any, Any], dict[int, Any]]]:
-        """The dictionaries of hooks, and of each the hooks of this pass: hooks are numbered as they are registered."""
+        """The dictionaries of hooks with the hooks registered by this pass: hook ids increase."""
         if RemovableHandle.next_id == self._first_new_hook:
             return
         named = chain.from_iterable(saved.items() for _, saved in self._attributes)
-        of_modules = [hooks for name, hooks in named if "_hooks" in name and isinstance(hooks, dict)]  # also how one is called
+        # also hooks with other options
+        of_modules = [hooks for name, hooks in named if "_hooks" in name and isinstance(hooks, dict)]
         for hooks in chain(of_modules, *map(hooks_of, self._tensors())):
             added = {n: hook for n, hook in hooks.items() if isinstance(n, int) and n >= self._first_new_hook}
             if added:
                 yield hooks, added
 
-    # What there is, and its names ---------------------------------------------------------------------------------
+    # Tensors and their names ------------------------------------------------------------------------------------------
 
     def _tensors(self) -> Iterable[Tensor]:
-        """The tensors of the modules (parameters, buffers, attributes and what they lead to) and the inputs."""
+        """The tensors of the modules (parameters, buffers, and all that attributes lead to) and the inputs."""
         seen: set[int] = set()
         candidates: list[Any] = [*self._inputs, *self._objects.tensors]
         for _, saved in self._attributes:
@@ -1008,7 +1023,7 @@ class StateRestorer:
                 yield value
 
     def _name_of(self, value: Any) -> str:
-        """The name of a tensor, a container or the attributes of an object, as far as a module leads to it."""
+        """The name of a tensor, a container or an object's attributes, if a module leads to it."""
         for module, (_, saved) in zip(self._modules, self._attributes, strict=True):
             registered = [one for one in (saved.get(PARAMETERS), saved.get(BUFFERS)) if isinstance(one, dict)]
             for name, held in chain(saved.items(), *(one.items() for one in registered)):
@@ -1043,7 +1058,7 @@ class StateRestorer:
 
 
 def _have_same_values(now: list[dict[Any, Any]], then: list[dict[Any, Any]]) -> bool:
-    """Whether dictionaries hold the very values that their copies hold, in the same order."""
+    """True if dictionaries hold the same values as their copies, in the same order."""
     if list(map(dict.__len__, now)) != list(map(len, then)):
         return False
     flat = chain.from_iterable

@@ -1,10 +1,10 @@
-"""Whether a tensor was written to since it was marked.
+"""Detects whether a tensor was written to since it was marked.
 
-torch counts most writes (`write_count`), but not those through `.data`, those of fused optimizers and those of `batch_norm`
-to its running statistics. So a mark also holds a sample of the elements: all of a small tensor, and 512 bytes at each end of
-a larger one. Reading everything would cost as much as a pass; a sample costs one microsecond, and about seven on a GPU,
-where only a few tensors are sampled and the elements are spread. A write that torch does not count, and that only touches
-elements outside of the sample, is not noticed.
+torch counts most writes (`write_count`), but not writes through `.data`, by fused optimizers, or by `batch_norm` to its
+running statistics. So a mark also holds a sample of the elements: all of a small tensor, and 512 bytes at each end of a
+larger one. Reading everything would cost as much as a pass; a sample takes one microsecond, and about seven on a GPU, where
+only a few tensors are sampled and the elements are spread out. A write that torch does not count, and that only touches
+elements outside of the sample, is not detected.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from torch.nn import Parameter
 from .internals import DisableTorchFunction, storage_address, write_count
 from .memory import needed_bytes
 
-_WHOLE: Final = 4096  # bytes: up to here a tensor is read as a whole
-_BLOCK: Final = 512  # bytes that are read at the start of a larger one, and at its end
-_ELEMENTS: Final = 1024  # how many elements are read of a tensor on another device
-_OF_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}  # all can be copied
+_WHOLE: Final = 4096  # bytes: a tensor up to this size is read as a whole
+_BLOCK: Final = 512  # bytes read at the start and at the end of a larger tensor
+_ELEMENTS: Final = 1024  # elements read of a tensor on another device
+# dtypes that torch can copy, by element size
+_OF_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 _PLAIN: Final = frozenset({Tensor, Parameter})
 _is_near: Final[Callable[[Tensor], bool]] = attrgetter("is_cpu")
 _bytes_at: Final = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
-    ("PyBytes_FromStringAndSize", ctypes.pythonapi)  # what ctypes.string_at calls, without the way there
+    ("PyBytes_FromStringAndSize", ctypes.pythonapi)  # what ctypes.string_at calls, without its overhead
 )
 
 Sample = bytes | Tensor | None
 
 
 class Marks:
-    """Some tensors at one moment: how often torch counted a write to each, where its memory is, and some of its elements.
+    """The write counts, addresses and samples of some tensors at one moment.
 
-    Of tensors on other devices, which take longer, only those at the places `on_device` get a sample. Nothing waits for a
-    device: what is there is copied there.
+    Tensors on other devices, which take longer, are sampled only if their index is in `on_device`. Nothing waits for a
+    device: the samples stay there.
     """
 
     __slots__ = ("_addresses", "_lengths", "_storages", "_versions", "samples")
@@ -57,16 +58,16 @@ class Marks:
                 self.samples = _samples(tensors, list(pairs), on_device)
 
     def is_whole(self, place: int) -> bool:
-        """Whether the sample of a tensor has every element."""
+        """True if the sample of a tensor has every element."""
         sample = self.samples[place]
         size = sample.nbytes if isinstance(sample, Tensor) else len(sample or b"")
         return sample is not None and size == self._lengths[place]
 
     def is_counted(self, place: int, now: Marks, its_place: int, tensor: Tensor) -> bool:
-        """Whether torch tells two moments of a tensor apart: it counted a write, or the tensor has other memory.
+        """True if torch shows a difference between two moments: it counted a write, or the tensor has other memory.
 
-        A write that left every byte as it was does not count: DistributedDataParallel broadcasts buffers before each pass.
-        `share_memory()` moves what a tensor holds to other memory, without a change.
+        A write that changed no byte does not count: DistributedDataParallel broadcasts buffers before each pass. Nor does
+        `share_memory()`, which moves a tensor to other memory without a change.
         """
         has_other_memory = self._addresses[place] != now._addresses[its_place]
         if self._versions[place] != now._versions[its_place]:
@@ -76,7 +77,7 @@ class Marks:
         return has_other_memory and not (is_same_storage and tensor.is_cpu and tensor.untyped_storage().is_shared())
 
     def is_same_sample(self, place: int, now: Marks, its_place: int) -> bool:
-        """Whether the elements that were read are bit for bit the same."""
+        """True if the sampled elements are equal bit for bit."""
         one, other = self.samples[place], now.samples[its_place]
         if isinstance(one, Tensor) and isinstance(other, Tensor):
             with DisableTorchFunction():
@@ -85,10 +86,10 @@ class Marks:
 
 
 def _ask(question: Callable[[Tensor], int], tensors: Sequence[Tensor], otherwise: int) -> list[int]:
-    """The answers of tensors to a question, and `otherwise` of those where torch raises."""
+    """The results of `question` for all tensors; `otherwise` if torch raises."""
     try:
         return list(map(question, tensors))
-    except RuntimeError:  # of inference tensors torch counts nothing; sparse ones and wrappers have no storage
+    except RuntimeError:  # inference tensors have no count; sparse tensors and wrappers have no storage
         answers = []
         for tensor in tensors:
             try:
@@ -99,23 +100,23 @@ def _ask(question: Callable[[Tensor], int], tensors: Sequence[Tensor], otherwise
 
 
 def _readable(tensor: Tensor) -> int:
-    """How many bytes there are from the first to the last element; 0 where they cannot be read."""
+    """The number of bytes from the first to the last element; 0 if they cannot be read."""
     if type(tensor) not in _PLAIN or tensor.is_nested or not tensor.data_ptr():
         return 0
     length = tensor.nbytes if tensor.is_contiguous() else _extent(tensor)
     stop = tensor.storage_offset() * tensor.element_size() + length
-    return length if stop <= tensor.untyped_storage().nbytes() else 0  # else torch would read beyond its memory
+    return length if stop <= tensor.untyped_storage().nbytes() else 0  # otherwise torch would read beyond its memory
 
 
 def _sample(address: int, length: int) -> bytes:
-    """All bytes of a small piece of memory, and some of a larger one."""
+    """All bytes of a small piece of memory, or both ends of a larger one."""
     if length <= _WHOLE:
         return _bytes_at(address, length)  # type: ignore[no-any-return]  # a C function
     return _bytes_at(address, _BLOCK) + _bytes_at(address + length - _BLOCK, _BLOCK)  # type: ignore[no-any-return]
 
 
 def _samples(tensors: Sequence[Tensor], memory: list[tuple[int, int]], on_device: Container[int]) -> list[Sample]:
-    """Samples where some tensors are on other devices: those are copied together, for each device and kind of elements."""
+    """Samples of tensors of which some are on other devices. These are copied together, for each device and element size."""
     samples: list[Sample] = [None] * len(tensors)
     elsewhere: dict[tuple[torch.device, torch.dtype], list[tuple[int, Tensor]]] = {}
     for place, (tensor, (address, length)) in enumerate(zip(tensors, memory, strict=True)):
@@ -133,12 +134,12 @@ def _samples(tensors: Sequence[Tensor], memory: list[tuple[int, int]], on_device
 
 
 def _extent(tensor: Tensor) -> int:
-    """How many bytes there are from the first to the last element of a strided tensor."""
+    """The number of bytes from the first to the last element of a strided tensor."""
     return needed_bytes(tensor) - int(tensor.storage_offset()) * tensor.element_size()
 
 
 def _view_elsewhere(tensor: Tensor, elements: int) -> Tensor | None:
     if tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        return None  # what runs now becomes a part of the user's CUDA graph
+        return None  # what runs now becomes part of the user's CUDA graph
     view = tensor.as_strided((min(elements, _ELEMENTS),), (max(1, elements // _ELEMENTS),))
     return view.view(_OF_SIZE[tensor.element_size()])

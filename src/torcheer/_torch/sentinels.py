@@ -1,4 +1,4 @@
-"""Signs: objects that stand for something that is not there, known by identity."""
+"""Sentinels: objects that stand for a missing value and are compared by identity."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 
 class Sign:
-    """Prints as a text. Copies are the same object, so that it can be compared by `is`."""
+    """Prints as a text. Copying returns the same object, so that `is` works."""
 
     __slots__ = ("_text",)
 
@@ -23,6 +23,6 @@ class Sign:
         return self
 
 
-# Stands in an argument template where a tensor was. Compared by identity, so no argument can be mistaken for it; a
-# string, because tuples of strings and numbers are left alone by the garbage collector (a big log is all such tuples).
+# Stands for a tensor in an argument template. Compared by identity, so that no argument can be mistaken for it. It is a
+# string, because the garbage collector skips tuples of strings and numbers (a large log consists of such tuples).
 TENSOR: Final = "".join(("<", "tensor", ">"))

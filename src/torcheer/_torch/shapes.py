@@ -1,4 +1,4 @@
-"""The shape of a tensor of any kind, also of a nested one, and what it says about the tensor's size."""
+"""Shapes of all kinds of tensors, including nested ones, and their sizes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .internals import untraced
 
 
 class RaggedShape(tuple[int, ...]):
-    """The shape of a nested tensor, with -1 for each ragged dimension, and how many elements this tensor has."""
+    """The shape of a nested tensor, with -1 for each ragged dimension; `elements` is its number of elements."""
 
     elements: int
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The shape; () of a parameter that is yet to be made."""
+    """The shape of a tensor; () for an uninitialised parameter."""
     if is_lazy(tensor):
         return ()
     if not tensor.is_nested:
@@ -28,7 +28,7 @@ def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _untraced_shape(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The shape where torch traces, and sizes are tensors or symbols."""
+    """The shape while torch traces, when sizes are tensors or symbolic."""
     with untraced():
         sizes = tuple(tensor.shape)
         return sizes if all(type(size) is int for size in sizes) else _ragged(tensor)
@@ -45,23 +45,23 @@ def _ragged(tensor: torch.Tensor) -> RaggedShape:
     ragged = RaggedShape(shape)
     try:
         ragged.elements = int(tensor.numel())
-    except RuntimeError:  # sizes are symbols
+    except RuntimeError:  # sizes are symbolic
         ragged.elements = 0
     return ragged
 
 
 def elements_of(shape: tuple[int, ...]) -> int:
-    """How many elements a tensor of this shape has."""
+    """The number of elements of a tensor of this shape."""
     return shape.elements if isinstance(shape, RaggedShape) else math.prod(shape)
 
 
 def bytes_of(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    """How many bytes a tensor of this shape takes."""
+    """The number of bytes of a tensor of this shape."""
     return elements_of(shape) * dtype.itemsize
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a new tensor. Other strides are contiguous, too, where they differ in dimensions of size 1 only."""
+    """The strides of a new tensor. Contiguous tensors may differ from them in dimensions of size 1."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)

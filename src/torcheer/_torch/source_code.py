@@ -1,7 +1,7 @@
-"""Places in a program, as a log holds them: numbers that can be written down, and a table that says which code they are of.
+"""Call sites in the user's program, stored as numbers, and the table that resolves them to files and lines.
 
-A site is the chain of frames from a call up to the enclosing module's `forward`, as numbers of codes and of instructions. What
-the numbers mean (file, function, line) is looked up in the log's `CodeTable` when it is shown.
+A site is the chain of frames from a call up to the enclosing module's `forward`, as numbers of code objects and
+instructions. The log's `CodeTable` resolves them to file, function and line when they are shown.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _OURS = (os.path.join(_PACKAGE, "_torch") + os.sep, os.path.join(_PACKAGE, "capt
 
 _AROUND = 3  # lines before and after
 
-# From line and column to line and column, or the number of the instruction where that is not known (Python 3.10).
+# First line and column to last line and column, or the index of the instruction if columns are unknown (Python 3.10).
 Span = tuple[int, int, int, int] | int
 
 
 class CodeFacts(NamedTuple):
-    """Which code it is: two are the same function where these are the same."""
+    """Identifies a function: equal for equal code."""
 
     file: str
     function: str
@@ -42,19 +42,19 @@ class CodeFacts(NamedTuple):
 
 
 class Sources:
-    """The files of the running program: their lines, and whose they are."""
+    """The files of the running program: their lines, and whether they belong to torch or torcheer."""
 
     def line(self, file: str, number: int) -> str | None:
-        """A line of a file without its newline; None where the file does not have it."""
+        """A line of a file without its newline; None if the file has no such line."""
         lines = linecache.getlines(file)
         return lines[number - 1].rstrip() if 1 <= number <= len(lines) else None
 
     def is_torch(self, file: str) -> bool:
-        """Whether a file is one of torch's own."""
+        """True if a file belongs to torch."""
         return file.startswith(_TORCH)
 
     def is_ours(self, file: str) -> bool:
-        """Whether a file is a part of torcheer that runs between the program and torch."""
+        """True if a file belongs to torcheer and runs between the program and torch."""
         return file.startswith(_OURS)
 
 
@@ -62,18 +62,19 @@ RUNNING: Final = Sources()
 
 
 class CodeTable:
-    """The codes that the sites of one log are in, by number. The only part of a site that needs the running program."""
+    """The code objects of one log's sites, by number. Only this part of a site needs the running program."""
 
-    sources: Sources = RUNNING  # the files that the codes are in
+    sources: Sources = RUNNING  # the files of the code objects
 
     def __init__(self) -> None:
         self._codes: list[CodeType] = []
         self._numbers: dict[int, int] = {}  # by id; `_codes` keeps them alive
-        self._spans: dict[int, list[Any]] = {}  # by number, of codes that were asked
-        self._starts: dict[int, tuple[list[int], list[int]]] = {}  # the same: where lines begin in the code, and these lines
+        self._spans: dict[int, list[Any]] = {}  # by number, for code objects that were looked up
+        # for the same: the first instruction of each line, and these lines
+        self._starts: dict[int, tuple[list[int], list[int]]] = {}
 
     def numbers(self, codes: list[CodeType]) -> tuple[int, ...]:
-        """The numbers of codes, which are given one when they are first met."""
+        """The numbers of code objects; a new code object gets the next number."""
         known = self._numbers
         try:
             return tuple([known[id(code)] for code in codes])
@@ -88,11 +89,11 @@ class CodeTable:
         return len(self._codes)
 
     def code(self, number: int) -> CodeType | None:
-        """The code itself; None in a saved history."""
+        """The code object; None in a saved history."""
         return self._codes[number]
 
     def facts(self, code: int) -> CodeFacts:
-        """Which code it is."""
+        """The file, name and first line of a code object."""
         return CodeFacts.of(self._codes[code])
 
     def line(self, code: int, instruction: int) -> int:
@@ -104,7 +105,7 @@ class CodeTable:
         return lines[place - 1] if place else self._codes[code].co_firstlineno
 
     def span(self, code: int, instruction: int) -> Span:
-        """Where in the source an instruction is."""
+        """The source position of an instruction."""
         if code not in self._spans:
             positions = getattr(self._codes[code], "co_positions", None)  # Python 3.11 and newer
             self._spans[code] = list(positions()) if positions is not None else _first_copies(self._codes[code])
@@ -115,21 +116,21 @@ class CodeTable:
         return cast(Span, span)
 
     def offset(self, instruction: int) -> int:
-        """Where in its code an instruction of a site is; -1 where that is not known."""
+        """The offset of a site's instruction in its code; -1 if unknown."""
         return instruction
 
 
 def _line_starts(code: CodeType) -> tuple[list[int], list[int]]:
-    """Where each line begins in the instructions of a code, ascending, and the lines; the first line where there is none."""
+    """The first instruction of each line, ascending, and these lines; the function's first line if unknown."""
     ranges = [(start, line or code.co_firstlineno) for start, _, line in code.co_lines()]
     return [start for start, _ in ranges], [line for _, line in ranges]
 
 
 def _first_copies(code: CodeType) -> list[int]:
-    """Each instruction, or the same one of the first copy: Python 3.10 compiles a `while` condition before its body and after.
+    """Maps each instruction to its first copy: Python 3.10 compiles a `while` condition twice, before and after the body.
 
-    The second copy ends with a jump back to the body, and the first lies right before the body. They are followed backwards as
-    far as they are equal, apart from where they jump to.
+    The second copy ends with a jump back to the body, and the first lies right before the body. Both are followed backwards
+    as long as they are equal, except for jump targets.
     """
     steps = list(dis.get_instructions(code))
     lines = [line for start, end, line in code.co_lines() for _ in range(start, end, 2)]
@@ -141,7 +142,7 @@ def _first_copies(code: CodeType) -> list[int]:
     firsts = [step.offset for step in steps]
     for end, step in enumerate(steps):
         if step.opname.startswith("POP_JUMP_IF") and step.argval < step.offset:
-            second, first = end - 1, step.argval // 2 - 2  # both without the jump that ends them
+            second, first = end - 1, step.argval // 2 - 2  # both without their final jump
             while first >= 0 and content(first) == content(second):
                 firsts[second] = firsts[first]
                 second, first = second - 1, first - 1
@@ -173,7 +174,7 @@ class Site:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """Where in the source each frame is."""
+        """The source position of each frame."""
         return tuple([self.table.span(code, at) for code, at in zip(self.codes, self.instructions, strict=True)])
 
 
@@ -197,7 +198,7 @@ class SourceLine:
 
     @property
     def hands_on(self) -> bool:
-        """Whether it only hands the call of a torch function on, from inside that function."""
+        """True if the line only passes a torch function's call to a mode, from inside that function."""
         return self.is_torch and "handle_torch_function(" in self.text
 
     def __str__(self) -> str:
@@ -205,12 +206,12 @@ class SourceLine:
 
 
 def lines_near(lines: Iterable[int]) -> list[int]:
-    """These lines of a file and those around them: what is shown of a program."""
+    """These lines of a file with the lines around them, as shown to the user."""
     return sorted({line for one in lines for line in range(one - _AROUND, one + _AROUND + 1)})
 
 
 class Around(Protocol):
-    """A module call: where it was made, and in which other one."""
+    """A module call: its call site, and its outer module call."""
 
     @property
     def site(self) -> Site | None: ...
@@ -219,7 +220,7 @@ class Around(Protocol):
 
 
 def stack_of(site: Site | None, module: Around | None) -> list[SourceLine]:
-    """The whole call stack of something that ran at `site` inside `module`, outermost first."""
+    """The whole call stack of a call made at `site` inside `module`, outermost first."""
     lines: list[SourceLine] = []
     call = module
     while True:
@@ -232,7 +233,7 @@ def stack_of(site: Site | None, module: Around | None) -> list[SourceLine]:
 
 
 def source_of(site: Site | None, module: Around | None) -> SourceLine | None:
-    """The innermost line that is not torch's own. Where all are, as in an `nn.Sequential`, the one that calls the function."""
+    """The innermost line outside torch. If all are torch's, as in an `nn.Sequential`, the line that calls the function."""
     stack = stack_of(site, module)
     stack.reverse()
     own = next((line for line in stack if not line.is_torch), None)
@@ -240,7 +241,7 @@ def source_of(site: Site | None, module: Around | None) -> SourceLine | None:
 
 
 def same_positions(sites: list[Site]) -> list[int]:
-    """By site: the number of the first site at the same position of the source, with -1 (no site) at the end.
+    """For each site: the number of the first site at the same source position, with -1 (no site) at the end.
 
     Python compiles the condition of a `while` loop twice, and the body of a `finally`.
     """
@@ -255,22 +256,20 @@ def same_positions(sites: list[Site]) -> list[int]:
     return [*found, -1]
 
 
-# Finds the site an operation was called from: the chain of frames up to the enclosing module's `forward`.
+# Finds the site of an operation: the chain of frames up to the enclosing module's `forward`.
 #
-# The same chain is the same site, known by a number, so "ran at the same place" is a comparison of numbers.
+# Equal chains are the same site, known by its number, so "ran at the same place" is a comparison of numbers.
 
 _LIMIT = 64
-_HANDLER = getattr(
-    torch.overrides.handle_torch_function, "__code__", None
-)  # through it torch's Python functions come to a mode
+_HANDLER = getattr(torch.overrides.handle_torch_function, "__code__", None)  # torch's Python functions reach a mode through it
 
 
-# The frames of nn.Module's own call machinery: they mark where one module ends and its caller begins.
+# The frames of nn.Module's call machinery: they separate a module from its caller.
 MODULE_CALL = frozenset(map(id, module_call_codes()))
 
 
 def is_in_custom_function(frame: FrameType | None) -> bool:
-    """True for a call from inside the forward of a `torch.autograd.Function`, with no module call in between."""
+    """True for a call inside the forward of a `torch.autograd.Function`, with no module call in between."""
     while frame is not None and id(frame.f_code) not in MODULE_CALL:
         if is_of_custom_function(frame.f_code, "forward"):
             return True
@@ -278,52 +277,53 @@ def is_in_custom_function(frame: FrameType | None) -> bool:
     return False
 
 
-# Other modes of ours, which a call may pass through on its way here. A call that such a mode hands on is made again from
-# inside it, so the frames inside are the call once more. Where it runs a copy of torch's Python function instead, they are new.
+# Our other modes, through which a call may pass. A mode that hands a call on makes it again from inside, so its inner frames
+# belong to the same call. If it runs a copy of torch's Python function instead, the inner frames are new calls.
 _HANDING_ON: set[int] = set()
 _OPENING: set[int] = set()
 
 
 def hand_on(mode: CodeType, opening: CodeType) -> None:
-    """Make known the codes of a mode that hands calls on, and by which it runs copies of torch's Python functions."""
+    """Register the code objects with which a mode hands calls on and runs copies of torch's Python functions."""
     _HANDING_ON.add(id(mode))
     _OPENING.add(id(opening))
 
 
 class Forward:
-    """The forward of a class of modules, and the numbers of the sites in it that are known.
+    """The forward of a class of modules, and the known sites in it.
 
-    Codes are compared by `is`: where a library has set an audit hook, every call of `id` is slow.
+    Code objects are compared by `is`: if a library has set an audit hook, every call of `id` is slow.
     """
 
     __slots__ = ("code", "decides", "direct", "near")
 
     def __init__(self, code: CodeType | None, decides: Any = None) -> None:
         self.code = code
-        self.decides = decides  # whether a module is about to take a fused path (`fused.py`); None for nearly all classes
+        self.decides = decides  # decides whether a module takes a fused path (`fused.py`); None for nearly all classes
         self.direct: dict[int, int] = {}  # by instruction
-        self.near: dict[tuple[int, int], tuple[CodeType, int]] = {}  # in functions it calls, by the instructions of both
+        # for functions that it calls, by the instructions of both frames
+        self.near: dict[tuple[int, int], tuple[CodeType, int]] = {}
 
 
 class CallSites:
-    """Interns the sites of one recording, and knows them by number."""
+    """Assigns numbers to the sites of one recording."""
 
     def __init__(self, sites: list[Site], table: CodeTable, outermost: CodeType | None = None) -> None:
         self._sites = sites
         self._table = table
         self._numbers: dict[tuple[int, ...], int] = {}
-        self.forward = Forward(None)  # that of the running module
+        self.forward = Forward(None)  # of the running module
         self._last = id(outermost) if outermost is not None else 0
         self._skipped: set[int] = {id(_HANDLER), *_HANDING_ON, *_OPENING}
         self._ends: set[int] = set(MODULE_CALL)
-        self.when_new: Callable[[list[CodeType]], None] | None = None  # called with the codes of a site when it is first met
+        self.when_new: Callable[[list[CodeType]], None] | None = None  # called with the code objects of each new site
 
     def skip(self, code: CodeType) -> None:
-        """Frames of `code` are not part of the program."""
+        """Leave frames of `code` out of the program."""
         self._skipped.add(id(code))
 
     def stop_before(self, code: CodeType) -> None:
-        """Frames from `code` outwards are not part of the program."""
+        """Leave frames from `code` outwards out of the program."""
         self._ends.add(id(code))
 
     def at(self, frame: FrameType | None) -> int:
@@ -342,7 +342,7 @@ class CallSites:
         outer = frame.f_back
         if outer is None or outer.f_code is not forward.code:
             return self._chain(frame)
-        place = (frame.f_lasti, outer.f_lasti)  # most others from a function that it calls
+        place = (frame.f_lasti, outer.f_lasti)  # most other calls come from a function that forward calls
         known = forward.near.get(place)
         if known is None or known[0] is not code:
             known = forward.near[place] = (code, self._chain(frame))
@@ -378,7 +378,7 @@ class CallSites:
         return site
 
     def around(self, frame: FrameType | None) -> Site:
-        """The site of a module call, given the frame of its caller or one of the machinery in between."""
+        """The site of a module call, from the frame of its caller or of the call machinery."""
         while frame is not None and id(frame.f_code) in MODULE_CALL:
             frame = frame.f_back
         return self._sites[self.at(frame)]

@@ -1,4 +1,4 @@
-"""Which tensor is which: a weak table from tensors to the records they stand for, and who wrote to which memory.
+"""Knows the record of each tensor, by weak references, and the last writes to each storage.
 
 An example:
 
@@ -7,8 +7,8 @@ An example:
     z.add_(1)      # record 3: z -> 3; and 3 is noted as the last write to the storage, with the bytes of z
     w = y + 1      # y is still record 1, but record 3 wrote to bytes of y since: record 4 depends on 1 and on 3
 
-Nothing here keeps a tensor alive and nothing is put on one. A tensor is found by `id`; since ids are used again, an entry
-counts only while its weak reference still leads to that very tensor.
+The table keeps no tensor alive and changes none. A tensor is found by `id`; because ids are reused, an entry counts only
+while its weak reference leads to the same tensor.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .internals import (
 )
 
 PLAIN_CLASSES = frozenset({Tensor, torch.nn.Parameter})
-# Where a storage's last write is unknown, because code outside torch can write to it: a number above that of any record.
+# The last writer of storages that code outside torch can write to: larger than the number of any record.
 UNKNOWN_WRITER = 1 << 62
 
 
 class Entry(weakref.ref[Tensor]):
-    """A tensor that is known: the record it stands for now, and the memory it lives in."""
+    """A known tensor: the number of its record, and its storage."""
 
     __slots__ = ("number", "storage")
     number: int
@@ -45,7 +45,7 @@ class Entry(weakref.ref[Tensor]):
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """One write to a piece of memory, as bytes `start <= b < stop` of its storage."""
+    """One write to bytes `start <= b < stop` of a storage."""
 
     number: int
     start: int
@@ -60,26 +60,26 @@ class Write:
 
 
 class TensorTable:
-    """The tensors of one recording that are still alive, and the writes to their memory."""
+    """The live tensors of one recording, and the writes to their memory."""
 
     def __init__(self) -> None:
-        self.entries: dict[int, Entry] = {}  # by id; may be of a tensor that is gone
-        self.last_write: dict[int | None, int] = {}  # by storage: the last record that wrote to it
-        # calls that returned an argument: its entry, the record it stood for before, and that of the call
+        self.entries: dict[int, Entry] = {}  # by id; the tensor may be gone
+        self.last_write: dict[int | None, int] = {}  # by storage: the number of the last record that wrote to it
+        # calls that returned an argument: its entry, its record before the call, and the record of the call
         self.handed_back: list[tuple[Entry, int, int]] = []
         self._writes: dict[int, list[Write]] = {}
-        self._hollow: dict[int, Entry] = {}  # by id: tensors without elements, which may be given memory unseen
+        self._hollow: dict[int, Entry] = {}  # by id: tensors without elements, which may get memory unseen
         self.shared: set[int] = set()  # storages that code outside torch can write to
-        # a storage over the memory of another one -> that one, and at which of its bytes this one starts
+        # a storage over another storage's memory -> that storage, and the offset in it
         self.homes: dict[int, tuple[int, int]] = {}
 
     def find(self, tensor: Tensor) -> Entry | None:
-        """The entry of `tensor`, if it is known."""
+        """The entry of `tensor`, if it has one."""
         entry = self.entries.get(id(tensor))
         return entry if entry is not None and entry() is tensor else None
 
     def point(self, tensor: Tensor, number: int, storage: int | None) -> Entry:
-        """From now on `tensor` stands for record `number`."""
+        """Let `tensor` stand for record `number` from now on."""
         entry = self.entries.get(id(tensor))
         if entry is None or entry() is not tensor:
             entry = self.entries[id(tensor)] = Entry(tensor)
@@ -88,16 +88,16 @@ class TensorTable:
         return entry
 
     def note_handed_back(self, tensor: Tensor, number: int) -> None:
-        """Call `number` returned `tensor`, and did not write to it: if it is known, it is one of the arguments."""
+        """Note that call `number` returned `tensor` without writing to it: if `tensor` has an entry, it is an argument."""
         entry = self.find(tensor)
         if entry is not None:
             self.handed_back.append((entry, entry.number, number))
 
     def leave(self, first: int, outputs: tuple[int, ...]) -> None:
-        """A module is left, inside which record `first` and later ones were written.
+        """A module ends, inside which record `first` and later records were written.
 
-        `x.to(dtype)` may return `x` itself, which then stands for that call. When a module does not return it, code outside can
-        hold it only as what the module was given, so from now on it stands for that again.
+        `x.to(dtype)` may return `x` itself, which then stands for that call. If the module does not return it, code outside
+        holds it as the module's argument, so it stands for its earlier record again.
         """
         kept: list[tuple[Entry, int, int]] = []
         while self.handed_back and self.handed_back[-1][2] >= first:
@@ -109,18 +109,18 @@ class TensorTable:
         self.handed_back += reversed(kept)
 
     def point_inside(self, tensor: Tensor, number: int, storage: int | None) -> None:
-        """`torch.func` returns the plain tensor inside its wrapper from a transform, so that one is added to the table, too."""
+        """Like `point`, for all wrappers: `torch.func` returns the plain tensor inside its wrapper from a transform."""
         while is_functorch_wrapped(tensor):
             tensor = functorch_unwrapped(tensor)
             self.point(tensor, number, storage)
 
     def living_in(self, storage: int) -> list[tuple[int, Tensor]]:
-        """The known tensors in this storage that are alive, with the records they stand for."""
+        """(record number, tensor) for the live known tensors in this storage."""
         found = [(entry.number, entry()) for entry in list(self.entries.values()) if entry.storage == storage]
         return [(number, tensor) for number, tensor in found if tensor is not None]
 
     def storage_of(self, tensor: Tensor) -> int | None:
-        """The storage `tensor` lives in; where several are made over the same memory, the first of them."""
+        """The storage of `tensor`; if several are made over the same memory, the first of them."""
         storage = storage_of(tensor)
         return self.homes[storage][0] if self.homes and storage in self.homes and storage is not None else storage
 
@@ -131,7 +131,7 @@ class TensorTable:
             self._hollow[id(tensor)] = entry
 
     def still_hollow(self, tensor: Tensor) -> Entry | None:
-        """The entry of a remembered tensor without elements, if it still has the memory it was made with."""
+        """The entry of a remembered tensor without elements, if its memory is unchanged."""
         entry = self._hollow.pop(id(tensor), None)
         if entry is None or entry() is not tensor or self.storage_of(tensor) != entry.storage:
             return None
@@ -139,7 +139,7 @@ class TensorTable:
         return entry
 
     def _extent(self, tensor: Tensor) -> tuple[int, int, bool]:
-        """The bytes of its storage, as `storage_of` finds it, that `tensor` reaches."""
+        """The range of bytes of `tensor` in its storage (as `storage_of` finds it), and whether it fills the range."""
         start, stop, is_dense = extent(tensor)
         if self.homes and (storage := storage_of(tensor)) in self.homes and storage is not None:
             shift = self.homes[storage][1]
@@ -147,12 +147,12 @@ class TensorTable:
         return start, stop, is_dense
 
     def share(self, storage: int) -> None:
-        """From now on code outside torch can write to this storage."""
+        """Note that code outside torch can write to this storage from now on."""
         self.shared.add(storage)
         self.last_write[storage] = UNKNOWN_WRITER
 
     def wrote(self, tensor: Tensor, number: int) -> None:
-        """Record `number` wrote into `tensor`, all its parts."""
+        """Note that record `number` wrote to `tensor`."""
         for part in memory_of(tensor):
             storage = self.storage_of(part)
             if storage is not None:
@@ -170,7 +170,7 @@ class TensorTable:
             earlier.append(write)
 
     def writes_since(self, tensor: Tensor, number: int) -> list[int]:
-        """The writes after record `number` that reached the memory of `tensor`, oldest first."""
+        """The records after `number` that wrote to the memory of `tensor`, oldest first."""
         if type(tensor) in PLAIN_CLASSES:
             return self._writes_to(tensor, number)
         return sorted({write for part in memory_of(tensor) for write in self._writes_to(part, number)})
@@ -191,7 +191,7 @@ class TensorTable:
         return found[::-1]
 
     def live_storages(self) -> set[int]:
-        """The storages that something outside the recording still holds."""
+        """The storages of all live tensors."""
         entries = list(self.entries.values())
         living = {e.storage for e in entries if e.storage is not None and e() is not None}
         for tensor in [e() for e in entries if e.storage is None]:
@@ -200,7 +200,7 @@ class TensorTable:
         return living
 
     def cut(self, length: int) -> None:
-        """Forget tensors that stand for no record before `length`, or whose entry an interrupt left without a number."""
+        """Forget tensors whose record is not below `length`, or whose entry an interrupt left incomplete."""
         for key, entry in list(self.entries.items()):
             if not (hasattr(entry, "number") and hasattr(entry, "storage") and entry.number < length):
                 del self.entries[key]
@@ -217,8 +217,8 @@ class TensorTable:
 
 
 def storage_of(tensor: Tensor) -> int | None:
-    """A number for the memory `tensor` lives in, or None when it has none of its own (sparse, opaque, a wrapper)."""
-    if is_functorch_wrapped(tensor):  # inside `functionalize` it has a storage of its own, in which nothing is
+    """A number for the storage of `tensor`; None if it has none of its own (sparse, opaque, a wrapper)."""
+    if is_functorch_wrapped(tensor):  # inside `functionalize` its own storage is empty
         return storage_of(unwrap(tensor))
     if type(tensor) not in PLAIN_CLASSES and is_wrapper(tensor):
         return None
@@ -242,9 +242,9 @@ def _hidden_storage(tensor: Tensor) -> int | None:
 
 
 def is_wrapper(tensor: Tensor) -> bool:
-    """Whether `tensor` is of a class that only wraps other tensors, as DTensor and quantised weights do.
+    """True if `tensor` only wraps other tensors, as DTensor and quantised weights do.
 
-    The storage of a wrapper holds nothing; the data is in the tensors inside.
+    The storage of a wrapper is empty; the data is in the inner tensors.
     """
     if type(tensor) in PLAIN_CLASSES or is_lazy(tensor) or hasattr(tensor, "fake_mode"):
         return False  # a FakeTensor lives on the meta device
@@ -259,7 +259,7 @@ def is_wrapper(tensor: Tensor) -> bool:
 
 
 def inner_tensors(tensor: Tensor) -> dict[str, Tensor]:
-    """The tensors inside a wrapper, by name: those its class flattens to, or its tensor attributes."""
+    """The tensors inside a wrapper, by name: from `__tensor_flatten__`, or its tensor attributes."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is not None:
         try:
@@ -275,7 +275,7 @@ def inner_tensors(tensor: Tensor) -> dict[str, Tensor]:
 
 
 def memory_of(tensor: Tensor) -> list[Tensor]:
-    """The tensors with memory of their own that make up `tensor`: itself, or all that is inside a wrapper."""
+    """The tensors whose memory `tensor` uses: itself, or all inner tensors of a wrapper."""
     if type(tensor) in PLAIN_CLASSES or not is_wrapper(tensor):
         return [tensor]
     found: list[Tensor] = []
@@ -290,12 +290,12 @@ def memory_of(tensor: Tensor) -> list[Tensor]:
 
 
 def storages_of(tensor: Tensor) -> set[int]:
-    """The storages of everything `tensor` is made of."""
+    """All storages that `tensor` uses."""
     return {storage for part in memory_of(tensor) if (storage := storage_of(part)) is not None}
 
 
 def unwrap(tensor: Tensor) -> Tensor:
-    """The plain tensor inside those `torch.func` wraps around it; it has every batch dimension."""
+    """The plain tensor inside the wrappers of `torch.func`; it has every batch dimension."""
     while is_functorch_wrapped(tensor):
         tensor = functorch_unwrapped(tensor)
     return tensor

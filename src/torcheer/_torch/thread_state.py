@@ -1,4 +1,4 @@
-"""Reads the state of autocast, and puts an earlier one back."""
+"""Reads and sets autocast, and restores torch's per-thread state after an interrupt."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .internals import DisableTorchFunction, function_modes, pop_function_mode, 
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
 
-# The devices autocast is enabled for, each with the type it casts to.
+# The devices for which autocast is enabled, each with its dtype.
 Autocast = tuple[tuple[str, torch.dtype], ...]
 
 
 def autocast_state() -> Autocast:
-    """What autocast does now."""
+    """The present state of autocast."""
     return tuple((d, torch.get_autocast_dtype(d)) for d in _DEVICES if torch.is_autocast_enabled(d))
 
 
 def autocast_as(state: Autocast) -> contextlib.ExitStack:
-    """Returns a block inside of which autocast has this state. It has begun: no time is to pass before it is entered."""
+    """A block inside of which autocast has this state. It has already begun, so enter it at once."""
     recorded = dict(state)
     with contextlib.ExitStack() as context:
         for device in _DEVICES:
@@ -35,27 +35,27 @@ def autocast_as(state: Autocast) -> contextlib.ExitStack:
         return context.pop_all()
 
 
-# What torch keeps for each thread, put back where an interrupt came between two lines that change it.
+# torch's per-thread state, restored if an interrupt came between two lines of torch that change it.
 
-# They come where the code waits (at a `yield`, an `await`), so never between two lines of torch.
+# These exceptions come only at a `yield` or `await`, never between two lines of torch.
 _NO_INTERRUPTS = (Exception, GeneratorExit, asyncio.CancelledError)
 
 
 class thread_as_found(Managed[None]):  # noqa: N801 - used as a function: `with thread_as_found():`
-    """Where an interrupt ends the block: the function modes, whether functions are handed to them, and the gradient mode.
+    """Restores after an interrupt: the function modes, whether functions reach them, and the gradient mode.
 
-    Recordings may overlap: the mode of one that began in the block and goes on stays, and that of one that is over stays away.
+    Recordings may overlap: the mode of a recording that began in the block and goes on stays; modes of ended recordings go.
     """
 
     def _begin(self) -> None:
         self._handing_on = DisableTorchFunction()
         self._handing_on.__enter__()
-        self._handing_on.__exit__(None, None, None)  # which `_end` calls again
+        self._handing_on.__exit__(None, None, None)  # `_end` calls it again
         self._modes = function_modes()
         self._follows_gradients = torch.is_grad_enabled()
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Put all back. When an interrupt ends a program's mode, that may take off ours instead of itself."""
+        """Restore the state. The end of a program's mode may have removed ours instead of its own."""
         chain = _chain(error)
         if all(isinstance(one, _NO_INTERRUPTS) for one in chain):
             return
@@ -74,12 +74,12 @@ class thread_as_found(Managed[None]):  # noqa: N801 - used as a function: `with 
 
 
 def _is_over(mode: Any) -> bool | None:
-    """Whether a function mode is that of a recording that is over; None where it is no recording's."""
+    """True if a function mode belongs to a recording that is over; None if it belongs to no recording."""
     return getattr(mode, "is_over_recording", None)
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    """An error, and those during which it was raised."""
+    """An error with all errors in its context."""
     chain: list[BaseException] = []
     while error is not None and not any(error is one for one in chain):
         chain.append(error)
@@ -88,13 +88,13 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 
 
 def _end_left_blocks(error: BaseException) -> None:
-    """End the blocks of `contextlib.contextmanager` that an interrupt left while Python was about to end them.
+    """End the blocks of `contextlib.contextmanager` that an interrupt left unfinished.
 
-    torch takes a mode off the stack in such a block. It would put the mode back when the traceback is dropped.
+    torch takes a mode off the stack in such a block, and would put the mode back when the traceback is dropped.
     """
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == contextlib.__file__:
-            with contextlib.suppress(RuntimeError):  # it is running
+            with contextlib.suppress(RuntimeError):  # the frame is running
                 trace.tb_frame.clear()
         trace = trace.tb_next

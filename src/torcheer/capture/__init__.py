@@ -1,4 +1,4 @@
-"""The one thing that watches torch. See README.md in this folder."""
+"""Runs a model and writes its log: the only folder that watches every torch call. See README.md in this folder."""
 
 from .fused import FUSING as FUSING
 from .fused import decision_of as decision_of

@@ -1,13 +1,14 @@
 """Records torch's fused attention as the plain model runs it.
 
 `nn.TransformerEncoder`, `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` have a fused path for evaluation without
-gradients. They do not take it while a `TorchFunctionMode` is active, and on padded positions the other path gives other
-values. So while such a module takes its fused path, the interceptors step aside, and a `TorchDispatchMode` reports to them
-what runs: the fused call is one operation, `_transformer_encoder_layer_fwd` or `_native_multi_head_attention`. Modules that run
-inside (the final norm of an encoder) are watched by the interceptors again.
+gradients. They skip it while a `TorchFunctionMode` is active, and the slower path gives different values at padded
+positions. So while such a module runs its fused path, the interceptors leave the mode stack, and a `TorchDispatchMode`
+reports the ATen calls to them: the fused call is one operation, `_transformer_encoder_layer_fwd` or
+`_native_multi_head_attention`. For modules that run inside (the final norm of an encoder) the interceptors return to the
+stack.
 
-`_DECIDES` asks for fewer conditions than torch does. Where torch does not take the fused path after all, the log is as true,
-only its operations carry the names of ATen operators.
+`_DECIDES` checks fewer conditions than torch does. If torch does not take the fused path after all, the log is still
+correct, but its operations have the names of ATen operators.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ NOTE = (
     "torch.backends.mha.set_fastpath_enabled(False) first; values at padded positions are then others."
 )
 
-Given = dict[int | str, Any]  # arguments by name, or by position where that has none
+Given = dict[int | str, Any]  # arguments by name; positional arguments without a known name by position
 Decides = Callable[[Any, Given], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A change of what watches, made for the duration of one module call."""
+    """A change of the mode stack for the duration of one module call."""
 
     module: Module
     interceptors: tuple[Interceptor, ...]
@@ -69,30 +70,30 @@ class Switch:
 class _Here(threading.local):
     def __init__(self) -> None:
         self.switches: list[Switch] = []
-        self.watch: AtenWatch | None = None  # the active one: torch up to 2.8 frees a mode that only its stack holds
+        self.watch: AtenWatch | None = None  # kept alive here: torch up to 2.8 frees a mode that only its mode stack refers to
 
 
 _here = _Here()
 
 
 def switches_here() -> list[Switch]:
-    """The switches of this thread that are in force: the same list for all recordings."""
+    """The switches in force on this thread. All recordings share this list."""
     return _here.switches
 
 
 class AtenWatch(TorchDispatchMode):  # type: ignore[misc]  # looked up
-    """Reports ATen calls to interceptors that stepped aside, the innermost first."""
+    """Reports ATen calls to interceptors that left the mode stack, the innermost first."""
 
     supports_higher_order_operators = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # or torch would import its compiler, which takes a second, at the first call
+        return False  # True would import torch's compiler, which takes a second, at the first call
 
     def __init__(self, interceptors: tuple[Interceptor, ...]) -> None:
         super().__init__()
         self.interceptors = interceptors
-        self._autocast = autocast_state()  # torch leaves it before it calls a dispatch mode
+        self._autocast = autocast_state()  # torch switches autocast off before it calls a dispatch mode
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -108,7 +109,7 @@ class AtenWatch(TorchDispatchMode):  # type: ignore[misc]  # looked up
 
 
 def watch_functions(module: Module) -> None:
-    """Inside a module that takes a fused path another one begins: the interceptors watch again until it ends."""
+    """Called when a module begins inside a fused module: put the interceptors back on the stack until it ends."""
     watch = current_dispatch_mode()
     if isinstance(watch, AtenWatch):
         _show_functions(watch)
@@ -116,10 +117,10 @@ def watch_functions(module: Module) -> None:
 
 
 def watch_fused(module: Module, interceptor: Interceptor) -> None:
-    """A module is about to take a fused path: the interceptors step aside until it ends.
+    """Called when a module is about to take its fused path: take the interceptors off the mode stack until it ends.
 
-    Another mode on the stack keeps the plain model from the fused path as well, so then nothing changes. Of several
-    recordings the innermost, whose hook comes last, does this for all.
+    Does nothing if another mode is on the stack: with it, the plain model does not take the fused path either. Of several
+    nested recordings, the innermost does this for all.
     """
     modes = function_modes()
     if modes and modes[-1] is interceptor and all(type(mode) is type(interceptor) for mode in modes):
@@ -129,14 +130,14 @@ def watch_fused(module: Module, interceptor: Interceptor) -> None:
 
 
 def leave(module: Module) -> None:
-    """A call of `module` ends: undo what was switched for it, and for modules inside that an interrupt left without an end."""
+    """Called when `module` ends: undo its switches, and those of inner modules that an interrupt left without an end."""
     switches = _here.switches
     while any(switch.module is module for switch in switches):
         switches.pop().undo()
 
 
 def leave_all(interceptor: Interceptor) -> None:
-    """A recording ends: undo what was switched for it."""
+    """Called when a recording ends: undo its switches."""
     switches = _here.switches
     while any(interceptor in switch.interceptors for switch in switches):
         switches.pop().undo()
@@ -151,7 +152,8 @@ def _show_aten(interceptors: tuple[Interceptor, ...]) -> None:
 
 def _show_functions(watch: AtenWatch) -> None:
     watch.__exit__(None, None, None)
-    others = [pop_function_mode() for _ in function_modes()]  # that came back on top before, at the end of the same module
+    # modes that returned to the stack earlier, when the same module ended
+    others = [pop_function_mode() for _ in function_modes()]
     for mode in (*watch.interceptors, *reversed(others)):
         push_function_mode(mode)
 
@@ -166,19 +168,19 @@ def _undo_show_aten() -> None:
 
 
 def decision_of(cls: type) -> Decides | None:
-    """How modules of a class are asked whether they are about to take a fused path; None for classes that have none."""
+    """The function that decides whether a module of this class takes its fused path; None for classes without such a path."""
     for known, names, decides in _DECIDES if can_watch_aten else ():
         if issubclass(cls, known):
             code = getattr(cls.forward, "__code__", None)
             if code is known.forward.__code__:
                 return partial(_decide, names, decides)
-            if code is not None and "forward" in code.co_names:  # a forward that calls the one it replaces
+            if code is not None and "forward" in code.co_names:  # an overridden forward that calls the original
                 return partial(_decide, (), _in_any_case)
     return None
 
 
 def is_about_to_fuse(module: Module, decides: Decides, args: tuple[Any, ...], frame: FrameType) -> bool:
-    """Whether a module takes its fused path when it is called with these arguments, from this frame."""
+    """True if `module`, called from this frame with these arguments, takes its fused path."""
     with DisableTorchFunction():
         if module.training or torch.is_autocast_enabled() or not torch.backends.mha.get_fastpath_enabled():
             return False
@@ -188,13 +190,13 @@ def is_about_to_fuse(module: Module, decides: Decides, args: tuple[Any, ...], fr
             return False
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*tensors, *module.parameters())):
             return False
-        with contextlib.suppress(AttributeError, IndexError, KeyError):  # a subclass that is built differently
+        with contextlib.suppress(AttributeError, IndexError, KeyError):  # a subclass with other attributes
             return decides(module, given)
     return False
 
 
 def named_arguments(frame: FrameType) -> Given:
-    """The named arguments of a module call, from the frame that calls its hooks: global hooks before it are not shown them."""
+    """The keyword arguments of a module call, read from the frame that calls its hooks: global pre-hooks do not get them."""
     named = frame.f_locals.get("kwargs")
     return named if isinstance(named, dict) else {}
 
@@ -215,7 +217,7 @@ def _in_any_case(module: Any, given: Given) -> bool:
 
 
 def _encoder(module: Any, given: Given) -> bool:
-    """Whether an encoder turns its padded input into a nested tensor."""
+    """True if the encoder converts its padded input to a nested tensor."""
     if given.get("src_key_padding_mask") is None or given.get("mask") is not None:
         return False
     return bool(module.use_nested_tensor) and not module.layers[0].training and given["src"].dim() == 3

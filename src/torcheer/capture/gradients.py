@@ -1,6 +1,7 @@
-"""Times operations on an accelerator by events, which are read once, after the pass.
+"""Times operations on an accelerator, and follows gradients through autograd's graph.
 
-The clock of the processor sees only how long it takes to hand an operation to the device.
+`DeviceTimer` records CUDA events, because the CPU clock measures only how long it takes to launch an operation.
+`GradientWatcher` hooks autograd nodes and writes each backward pass into the log.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from ..log.records import ELAPSED, BackwardLog, BackwardRecord, Log, NodeRecord,
 
 
 def device_event() -> Any:
-    """An event on the stream that is current here, now."""
+    """An event on the current stream, recorded now."""
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
     event.record()
     return event
@@ -55,11 +56,10 @@ class DeviceTimer:
         self._marks: list[tuple[int, int, Any, Any]] = []
 
     def mark(self) -> Any:
-        """An event on the current stream, now."""
         return device_event()
 
     def note(self, first: int, end: int, before: Any) -> None:
-        """Operations `first <= n < end` ran since the event `before`."""
+        """Record that operations `first <= n < end` ran since the event `before`."""
         self._marks.append((first, end, before, self.mark()))
 
     def settle(self, log: Log) -> None:
@@ -74,7 +74,7 @@ class DeviceTimer:
         self._marks.clear()
 
 
-# Follows gradients: hooks on autograd's nodes, tied to the operations whose tensors they made.
+# Follows gradients by hooks on autograd's nodes. Each node is tied to the operation whose result it made.
 #
 # An example:
 #
@@ -83,12 +83,12 @@ class DeviceTimer:
 #     loss.backward()    # hooks tell: SumBackward0 ran (of record 2), AddmmBackward0 ran and got the gradient of y
 #                        # (of record 1), AccumulateGrad added to fc.weight.grad (of a parameter)
 #
-# When an operation is recorded, its node is hooked, and so are the new nodes reached from it by `next_functions`. A
-# hook records when its node ran, for how long, and the gradients; torch's number of the backward call says which pass
-# it was. Data about a node is stored in the node's own metadata, so nothing here keeps a graph alive. Hooks refer to
-# the log weakly: neither the graph nor the history keeps the other alive.
+# When an operation is recorded, its node is hooked, and so are the new nodes reached from it by `next_functions`. A hook
+# records when its node ran, for how long, and the gradients; torch's id of the backward call identifies the pass. Data about
+# a node is stored in the node's own metadata, and hooks refer to the log weakly, so neither the graph nor the history keeps
+# the other alive.
 
-FOLLOWED = 20_000  # nodes at a time; a longer chain of hooked ones could overflow the stack when torch frees it
+FOLLOWED = 20_000  # nodes hooked at a time; freeing a longer chain of hooked nodes could overflow torch's stack
 
 Node = Any
 LeafOf = Callable[[Node], int | None]
@@ -109,51 +109,51 @@ class Watched:
         self.number = following.count
         self.name = name
         self.role = role
-        self.operation = operation  # it is a part of, or (negative) the parameter whose gradient it adds up
+        # the operation the node belongs to, or (negative) the parameter whose gradient it accumulates
+        self.operation = operation
         self.leaf: int | None = operation if role == "accumulation" else None
-        self.outputs: dict[
-            int, list[int]
-        ] = {}  # by output, the operations whose tensor it is: a call may hand back its argument
-        self.onward: list[tuple[int, Watched, int]] = []  # which of its gradients goes to which node, and is of which output
-        self.is_given = False  # whether it made an input of the recording, so that the node itself was not recorded
-        self.is_target = self.leaf is not None  # whether a pass may end here without running it
-        self.can_nest = False  # whether its backward is Python code, which may run a backward pass
-        self.record: BackwardRecord | None = None  # of the pass it runs in
-        self.outer: Watched | None = None  # the node it runs inside of
+        self.outputs: dict[int, list[int]] = {}  # output -> operations with that tensor: a call may return its own argument
+        # (index of a gradient, the node that receives it, the output of that node)
+        self.onward: list[tuple[int, Watched, int]] = []
+        self.is_given = False  # True if the node made an input of the recording: the node itself was not recorded
+        self.is_target = self.leaf is not None  # True if a pass may end here without running the node
+        self.can_nest = False  # True if its backward is Python code, which may run a backward pass
+        self.record: BackwardRecord | None = None  # the backward pass it is running in
+        self.outer: Watched | None = None  # the node whose backward runs this one
         self.inner: list[NodeRecord] = []
         self.event: Any = None
         self.sequence = -1
         self.started = 0
 
     def made(self, output: int, number: int) -> None:
-        """It made the tensor of an operation."""
+        """Note that this node made the tensor of operation `number`."""
         self.outputs.setdefault(output, []).append(number)
         if self.role != "result" or number < self.operation:
             self.operation, self.role = number, "result"
 
 
 class Following:
-    """Hooks nodes for one log, each once."""
+    """Hooks nodes for one log, each node once."""
 
     def __init__(self, backward: BackwardLog) -> None:
         self.log = weakref.ref(backward)
-        self.counted = object()  # what is known of each node that is hooked, and alive, refers to this
+        self.counted = object()  # every `Watched` that is alive refers to this object: its reference count is their number
         self._none = sys.getrefcount(self.counted)
         self.count = 0  # nodes hooked so far
         self.has_custom = False
         self._left_behind: Callable[[], LeftBehind | None] | None = None  # None: the pass left nothing behind
         self._key = object()
-        self._handles: list[Any] = []  # of the hooks on leaves, which may outlive the graph
-        self._many = 1_000  # handles, before those of nodes that are gone are thrown away
+        self._handles: list[Any] = []  # of hooks on leaf tensors, which may outlive the graph
+        self._many = 1_000  # number of handles at which those of dead nodes are removed
         weakref.finalize(backward, _remove, self._handles).atexit = False
 
     def keep(self, left: LeftBehind, outputs: Iterable[Tensor]) -> None:
-        """Put back what the pass left behind, for the time of each backward pass that reaches a node of the pass.
+        """For each backward pass that reaches a node of this forward pass, restore the state that the forward pass left.
 
-        Held by the graph, and so by its hooks, only where that leads to no graph: a cycle through autograd is never collected.
+        The graph holds `left` only if `left` refers to no graph: Python never collects a cycle through autograd.
         """
         self._left_behind = partial(_same, left) if left.has_no_graph else weakref.ref(left)
-        for tensor in outputs:  # the hooks of a tensor run before those of its node
+        for tensor in outputs:  # tensor hooks run before the hooks of the tensor's node
             node = node_of(tensor) if tensor.requires_grad else None
             if node is not None and (self.known(node) is None or hooks_of(tensor)):
                 first = tensor.register_hook(partial(_put_back, self))  # type: ignore[no-untyped-call]  # torch's own
@@ -162,7 +162,7 @@ class Following:
                         hooks.update({number: hooks.pop(number) for number in list(hooks) if number != first.id})
 
     def put_back(self) -> None:
-        """A node of the pass is about to run."""
+        """Called when a node of the pass is about to run."""
         if self._left_behind is None:
             return
         left = self._left_behind()
@@ -177,19 +177,21 @@ class Following:
     def left(self) -> int:
         """How many more nodes may be hooked.
 
-        References are counted, since a `__del__` of what is known of a node could swallow an interrupt.
+        Reads a reference count: a counter decremented in `__del__` could swallow an interrupt.
         """
         return FOLLOWED + self._none - sys.getrefcount(self.counted)
 
     def known(self, node: Node) -> Watched | None:
-        """What is known of a node that is hooked."""
+        """The data of a node, if it is hooked."""
         found: Watched | None = node.metadata.get(self._key)
         return found
 
     def follow(
         self, node: Node, operation: int, role: str, leaf_of: LeafOf | None, goes_on: Callable[[Node], bool] | None = None
     ) -> Watched:
-        """Hook a node, and the nodes reached from it that are not hooked yet and fit; they are parts of an operation."""
+        """Hook a node and the unhooked nodes reached from it through nodes that `goes_on` accepts, as parts of one
+        operation.
+        """
         first = self._hook(node, operation, role, leaf_of)
         waiting = [(node, first)]
         while waiting:
@@ -223,7 +225,7 @@ class Following:
 
 
 class GradientWatcher:
-    """Ties the nodes of one recording to its operations."""
+    """Ties autograd nodes to the operations of one recording."""
 
     def __init__(self, log: Log, number_of_leaf: Callable[[Tensor], int | None]) -> None:
         assert log.backward is not None
@@ -231,20 +233,24 @@ class GradientWatcher:
         self._backward = log.backward
         self._number_of_leaf = number_of_leaf
         self._following = Following(log.backward)
-        self.outputs: list[Tensor] = []  # of the model, until the pass is undone
+        self.outputs: list[Tensor] = []  # the model's outputs, until the pass is undone
         self._tied: set[int] = set()  # operations that have a node
-        self._leaves: dict[int, weakref.ref[Tensor]] = {}  # the tensors whose gradients are those of inputs
+        self._leaves: dict[int, weakref.ref[Tensor]] = {}  # the tensors whose gradients belong to inputs
 
     def keep_left_behind(self, restorer: StateRestorer, before: RandomState) -> None:
-        """The pass is over and about to be undone: remember what it changed. `before` is the random state it began with."""
+        """Called when the pass is over and about to be undone: remember what it changed. `before` is the random state at its
+        start.
+        """
         left = self._backward.left_behind = restorer.left_behind(before)
         if left is not None:
             self._following.keep(left, self.outputs)
         self.outputs = []
 
     def note(self, number: int, tensor: Tensor, *, is_given: bool = False) -> None:
-        """Operation `number` made `tensor`; or `tensor` is an input, and its upstream graph was not recorded."""
-        while is_functorch_wrapped(tensor):  # each transform has a graph of its own
+        """Hook the node of `tensor`, the result of operation `number` or (`is_given`) an input, whose graph was not
+        recorded.
+        """
+        while is_functorch_wrapped(tensor):  # each transform has its own graph
             self._tie(number, tensor, is_given)
             tensor = functorch_unwrapped(tensor)
         self._tie(number, tensor, is_given)
@@ -275,11 +281,13 @@ class GradientWatcher:
         return tensor.is_leaf or (watched is not None and watched.is_given)
 
     def note_handed(self, number: int, tensor: Tensor) -> None:
-        """`tensor` is the view or copy of an output that the user gets: gradients come through its node."""
+        """Hook the node of `tensor`, the view or copy of an output that the user gets: gradients arrive through it."""
         self._explain(number, tensor)
 
     def meet(self, numbers: Iterable[int], tensors: Iterable[Tensor]) -> None:
-        """Tensors of these operations are used as arguments. Their nodes may be new: a custom autograd function ran unseen."""
+        """Called when tensors of these operations are used as arguments: an unwatched custom autograd function may have
+        given them new nodes.
+        """
         for number, tensor in zip(numbers, tensors, strict=True):
             if not tensor.requires_grad or number < 0:
                 continue
@@ -289,12 +297,12 @@ class GradientWatcher:
                 self._tie(number, tensor)
 
     def expect(self, roots: Iterable[Tensor]) -> None:
-        """A backward pass begins at these tensors. Where one is a parameter or an input, the pass begins with its node."""
+        """A backward pass begins at these tensors: note whether one of them is a parameter or an input."""
         known = [one for one in roots if one.requires_grad and self._number_of_leaf(one) is not None]
         self._backward.begins_outside = any(map(self.is_given, known))
 
     def watch(self, tensors: Iterable[Tensor]) -> None:
-        """A backward pass may begin or end at these tensors."""
+        """Prepare for a backward pass that may begin or end at these tensors."""
         self._backward.scale = None
         for tensor in tensors:
             number = self._number_of_leaf(tensor)
@@ -308,13 +316,13 @@ class GradientWatcher:
                 watched = self._following.known(node) if node is not None else None
                 if watched is not None:
                     watched.is_target = True
-        if self._following.has_custom:  # its backward may run passes of its own, through parameters that no node leads to
+        if self._following.has_custom:  # its backward may run a nested pass through parameters that no node leads to
             for state in self._log.states:
                 if state.is_parameter and state.tensor.requires_grad and state.tensor.is_leaf:
                     self._pin(state.tensor)
 
     def _pin(self, leaf: Tensor) -> None:
-        if is_functorch_wrapped(leaf):  # by a transform, in which it has no such node
+        if is_functorch_wrapped(leaf):  # wrapped by a transform, where it has no AccumulateGrad node
             return
         node = get_gradient_edge(leaf).node
         if self._following.known(node) is None:
@@ -335,7 +343,7 @@ class GradientWatcher:
             self._log.notes.append(message)
 
     def _leaf(self, node: Node) -> int | None:
-        """The number of the parameter or input whose gradient a node accumulates. A detached copy of one does not count."""
+        """The number of the parameter or input whose gradient a node accumulates. A detached copy of it does not count."""
         leaf = node.variable
         number = self._number_of_leaf(leaf) if not is_functorch_wrapped(leaf) else None
         if number is None or number < 0:
@@ -363,25 +371,25 @@ def _same(left: LeftBehind) -> LeftBehind:
 
 
 def _before(following: Following, node: Watched, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
-    if node.leaf is None and not node.is_given:  # other graphs lead to the same parameters and inputs
+    if node.leaf is None and not node.is_given:  # a parameter or input can also belong to other graphs
         following.put_back()
     log = following.log()
     if log is None:
         return None
     task = current_graph_task()
-    node.record = one = log.latest
+    node.record = backward = log.latest
     node.outer = None
-    if one is None or one.task != task:
-        node.record = one = _entered(log, node, task)
-    if one is None:
+    if backward is None or backward.task != task:
+        node.record = backward = _entered(log, node, task)
+    if backward is None:
         return None
     handed_on = None
     with DisableTorchFunction():
         if node.leaf is not None:
-            handed_on = _receive(log, one, node.leaf, gradients)
+            handed_on = _receive(log, backward, node.leaf, gradients)
         for output, numbers in node.outputs.items():
             if output < len(gradients):
-                _keep(log, one.gradients, numbers, gradients[output])
+                _keep(log, backward.gradients, numbers, gradients[output])
         on_device = log.on_device and any(gradient is not None and gradient.is_cuda for gradient in gradients)
         node.event = device_event() if on_device else None
     if node.can_nest:
@@ -393,22 +401,22 @@ def _before(following: Following, node: Watched, gradients: tuple[Tensor | None,
 
 
 def _entered(log: BackwardLog, node: Watched, task: int) -> BackwardRecord | None:
-    """The pass in which a node runs, where that is not the latest one; None if its graph was not recorded here."""
-    one = log.known(task)
+    """The backward pass in which a node runs, if it is not the latest; None if its graph was not recorded here."""
+    backward = log.known(task)
     outer = log.running.get(get_ident())
-    if one is None and outer is not None and outer.record is not None and _runs_inside_a_node():
-        one = outer.record
-        one.inner.add(task)
-    is_outside = node.leaf is not None or node.is_given  # other graphs lead to the same parameters and inputs
-    if one is None and (not is_outside or log.begins_outside):
-        one = log.begin(task)
-        after_this_backward(partial(_finish, weakref.ref(log), one))
-    node.outer = outer if one is not None and one.task != task else None
-    return one
+    if backward is None and outer is not None and outer.record is not None and _runs_inside_a_node():
+        backward = outer.record
+        backward.inner.add(task)
+    is_outside = node.leaf is not None or node.is_given  # a parameter or input can also belong to other graphs
+    if backward is None and (not is_outside or log.begins_outside):
+        backward = log.begin(task)
+        after_this_backward(partial(_finish, weakref.ref(log), backward))
+    node.outer = outer if backward is not None and backward.task != task else None
+    return backward
 
 
 def _runs_inside_a_node() -> bool:
-    """Whether this backward pass was begun by the backward of a custom function, as checkpointing does."""
+    """True if the backward of a custom function (for example checkpointing) started this backward pass."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if any(is_of_custom_function(frame.f_code, name) for name in ("backward", "vjp")):
@@ -418,27 +426,29 @@ def _runs_inside_a_node() -> bool:
 
 
 def _receive(
-    log: BackwardLog, one: BackwardRecord, leaf: int, gradients: tuple[Tensor | None, ...]
+    log: BackwardLog, backward: BackwardRecord, leaf: int, gradients: tuple[Tensor | None, ...]
 ) -> tuple[Tensor | None, ...] | None:
-    """Keep the gradient of a leaf. Returns a tensor for torch to accumulate instead of the one that is kept."""
-    one.summed.pop(leaf, None)
+    """Keep the gradient of a leaf. Returns the tensor that torch accumulates in its place."""
+    backward.summed.pop(leaf, None)
     gradient = gradients[0] if gradients else None
     if gradient is None or not log.wants(leaf) or is_legacy_batched(gradient):
         return None
     kept = unwrap(gradient).detach()
-    one.gradients[leaf] = one.gradients[leaf] + kept if leaf in one.accumulated and leaf in one.gradients else kept
+    backward.gradients[leaf] = (
+        backward.gradients[leaf] + kept if leaf in backward.accumulated and leaf in backward.gradients else kept
+    )
     if torch.is_grad_enabled():
         return None
-    if gradient.is_nested:  # torch checks what it is given instead, and fails
-        one.gradients[leaf] = one.gradients[leaf].clone()
+    if gradient.is_nested:  # torch rejects a replaced nested gradient
+        backward.gradients[leaf] = backward.gradients[leaf].clone()
         return None
-    return (gradient.clone(),)  # torch makes `.grad` of the very tensor it is given, and later adds to it
+    return (gradient.clone(),)  # torch makes the tensor it gets the `.grad`, and later adds to it in place
 
 
 def _after(following: Following, node: Watched, made: tuple[Tensor | None, ...], given: tuple[Tensor | None, ...]) -> None:
     elapsed = now() - node.started
-    one, log = node.record, following.log()
-    if one is None or log is None:
+    backward, log = node.record, following.log()
+    if backward is None or log is None:
         return
     with DisableTorchFunction():
         events = (node.event, device_event()) if node.event is not None else None
@@ -449,13 +459,13 @@ def _after(following: Following, node: Watched, made: tuple[Tensor | None, ...],
         record.tensors = tuple([number for numbers in node.outputs.values() for number in numbers])
         if events is not None:
             record.time_by(*events)
-        one.nodes.append(record)
+        backward.nodes.append(record)
         if node.leaf is not None:
-            one.accumulated.add(node.leaf)
+            backward.accumulated.add(node.leaf)
         elif node.outer is None:
             for place, target, output in node.onward:
                 if target.is_target and place < len(made):
-                    _add(log, one, target, output, made[place])
+                    _add(log, backward, target, output, made[place])
         if node.sequence >= 0:
             _follow_derivatives(following, node, made)
     node.record = node.event = None
@@ -466,13 +476,13 @@ def _after(following: Following, node: Watched, made: tuple[Tensor | None, ...],
         node.inner = []
 
 
-def _add(log: BackwardLog, one: BackwardRecord, target: Watched, output: int, gradient: Tensor | None) -> None:
-    """Sum the gradients that reach a node at which the pass may end. The sum is used only if the node itself does not run."""
+def _add(log: BackwardLog, backward: BackwardRecord, target: Watched, output: int, gradient: Tensor | None) -> None:
+    """Sum the gradients that reach a node where the pass may end. The sum is used only if the node itself does not run."""
     numbers = (target.leaf,) if target.leaf is not None else target.outputs.get(output)
-    if not numbers or gradient is None or target.leaf in one.accumulated:
+    if not numbers or gradient is None or target.leaf in backward.accumulated:
         return
-    so_far = one.summed.get(numbers[0])
-    _keep(log, one.summed, numbers, gradient if so_far is None else so_far + unwrap(gradient).detach())
+    so_far = backward.summed.get(numbers[0])
+    _keep(log, backward.summed, numbers, gradient if so_far is None else so_far + unwrap(gradient).detach())
 
 
 def _follow_derivatives(following: Following, node: Watched, made: tuple[Tensor | None, ...]) -> None:
@@ -487,12 +497,12 @@ def _follow_derivatives(following: Following, node: Watched, made: tuple[Tensor 
             following.follow(new, node.operation, "derivative" if node.role != "other" else "other", None, is_new)
 
 
-def _finish(log: weakref.ref[BackwardLog], one: BackwardRecord) -> None:
-    """The pass is over."""
+def _finish(log: weakref.ref[BackwardLog], backward: BackwardRecord) -> None:
+    """Called when the backward pass is over."""
     if log() is not None:
         with DisableTorchFunction(), torch.no_grad():
-            one.is_complete = True
-            one.let_go()
+            backward.is_complete = True
+            backward.let_go()
 
 
 def _keep(log: BackwardLog, kept: dict[int, Tensor], numbers: Iterable[int], gradient: Tensor | None) -> None:

@@ -1,4 +1,9 @@
-"""Tensors that exist before and after a pass: parameters, buffers, inputs, tensors that modules hold."""
+"""Finds the record that a tensor stands for, when no watched call made the tensor.
+
+`OutsideTensors` lists tensors that exist before and after the pass (parameters, buffers, inputs, module attributes).
+`SharedMemory` detects writes by code outside torch (NumPy, DLPack, pointers). `Explainer` decides where any other unknown
+tensor comes from.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class OutsideTensors:
-    """The tensors from outside one recording, by storage; `registered` are the ids of parameters and buffers."""
+    """Tensors that exist before and after one recording, by storage; `registered` has the ids of parameters and buffers."""
 
     def __init__(self, log: Log, table: TensorTable, keeper: Keeper, registered: set[int]) -> None:
         self._log = log
@@ -53,7 +58,7 @@ class OutsideTensors:
         return self._by_storage.get(storage, [])
 
     def known(self) -> list[Tensor]:
-        """Every tensor that is known to exist before and after the pass."""
+        """All tensors that are known to exist before and after the pass."""
         self._file_states()
         return [tensor for tensors in self._by_storage.values() for tensor in tensors]
 
@@ -63,7 +68,7 @@ class OutsideTensors:
         self._filed_states = len(self._log.states)
 
     def keep_states(self, storage: int, *, also_registered: bool = True) -> None:
-        """Parameters and buffers in this storage are about to be overwritten and will not be restored: keep copies."""
+        """Copy parameters and buffers in this storage: they are about to be overwritten and will not be restored."""
         living = set(map(id, self.living_in(storage)))
         if not also_registered:
             living -= self._registered
@@ -78,7 +83,7 @@ class OutsideTensors:
                     states.before[number] = before
 
     def keep_passing_states(self) -> None:
-        """Copy parameters that exist only during the pass (FSDP), and whatever is kept in their memory."""
+        """Copy parameters that exist only during the pass (FSDP), and everything kept in their memory."""
         for state in list(self._log.states.tensors):
             for storage in storages_of(state) if id(state) not in self._registered else ():
                 self._keeper.before_write(storage)
@@ -87,7 +92,7 @@ class OutsideTensors:
     def add(self, tensor: Tensor) -> None:
         """Add a tensor that existed before the pass."""
         if not has_memory(tensor):
-            return  # FSDP gives it memory for the time of the pass
+            return  # FSDP allocates its memory during the pass
         for part in memory_of(tensor):
             storage = self._table.storage_of(part)
             if storage is not None:
@@ -99,49 +104,49 @@ class OutsideTensors:
 
 # Memory that code outside torch can write to: NumPy arrays, DLPack, storages, pointers, files, shared memory.
 #
-# An example: `y = x * 2; y.numpy()[:] = 0; return y + 1`. `y.numpy()` hands out the memory of `y`, so what is kept in
-# it (the result of `mul`) is copied, and so are its bytes. When `y` is used again its bytes are compared with that
-# copy. They differ: a record (`numpywrite` in labels) is written down that depends on `mul` and stands for `y` from
-# now on, and `add` depends on it. Where the bytes are the same nothing is written down. Torch tensors made over
-# memory of others (`torch.from_numpy`) are handled the same way from the moment they are seen.
+# An example: `y = x * 2; y.numpy()[:] = 0; return y + 1`. `y.numpy()` hands out the memory of `y`, so the kept result of
+# `mul` is copied, and so are its bytes. When `y` is used again, its bytes are compared with that copy. They differ, so a
+# record (`numpywrite` in labels) is written that depends on `mul` and stands for `y` from now on, and `add` depends on it.
+# If the bytes are equal, nothing is written. Torch tensors made over foreign memory (`torch.from_numpy`) are handled the
+# same way from the moment they are first seen.
 
 
 @dataclass(slots=True, eq=False)
 class Lent:
     """A tensor whose memory code outside torch can write to."""
 
-    tensor: Tensor  # a detached alias, which keeps the memory in use
+    tensor: Tensor  # a detached alias, which keeps the memory allocated
     owner: weakref.ref[Tensor]
-    number: int  # the record it stands for, should `owner` be gone
+    number: int  # the record of the tensor, used if `owner` is gone
     way: str
     site: int
-    start: int  # the bytes of its storage it reaches
+    start: int  # the range of bytes it uses in its storage
     stop: int
     bytes: Tensor  # those bytes, as a view
-    seen: Tensor  # a copy of them from when they were last looked at
+    seen: Tensor  # a copy of those bytes from the latest comparison
 
     @property
     def is_readable(self) -> bool:
-        """Whether its storage still holds what it reaches: FSDP resizes storages to zero."""
+        """False if the storage was resized since and no longer holds the tensor's bytes (FSDP resizes to zero)."""
         return self.tensor.untyped_storage().nbytes() >= self.stop
 
     @property
     def is_out_of_reach(self) -> bool:
-        """Whether only this object still refers to the memory."""
+        """True if only this object still refers to the memory."""
         storage = self.tensor.untyped_storage()
         users = storage_use_count(address_of(storage))
-        return self.owner() is None and users <= 3  # `tensor`, `bytes` and `storage`
+        return self.owner() is None and users <= 3  # the references of `tensor`, `bytes` and `storage`
 
 
 class SharedMemory:
     """The memory of one recording that code outside torch can write to."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self._recorder: Recorder = weakref.proxy(recorder)  # which holds this
+        self._recorder: Recorder = weakref.proxy(recorder)  # weak: the recorder holds this object
         self._table = recorder.table
         self._keeper = recorder.keeper
         self._lent: dict[int, list[Lent]] = {}  # by storage
-        self._empty: dict[int, tuple[Tensor, str, int]] = {}  # by storage: tensors that are about to be given memory
+        self._empty: dict[int, tuple[Tensor, str, int]] = {}  # by storage: tensors whose memory is about to be allocated
         self._foreign: list[Tensor] = []  # keeps alive the storages in `table.homes`
         self._functions: dict[str, TorchFunction] = {}
 
@@ -149,7 +154,7 @@ class SharedMemory:
         return bool(self._lent or self._empty)
 
     def lend(self, tensor: Tensor, way: str, site: int = -1) -> None:
-        """The memory of `tensor` was handed out. Must run where torch functions are not watched."""
+        """The memory of `tensor` was handed out to other code. Must run where torch functions are not watched."""
         with outside_dispatch_modes():
             self._lend(tensor, way, site)
 
@@ -161,7 +166,7 @@ class SharedMemory:
         recorder, table = self._recorder, self._table
         number = recorder.ref(tensor)
         if number < 0 and way in POINTERS and isinstance(tensor, Parameter):
-            return  # weights are large, their pointers are asked for often, and nobody writes to them
+            return  # copying weights is expensive, their pointers are read often, and nobody writes through them
         if number >= 0 and not tensor.untyped_storage().resizable():
             recorder.log.detail(number).is_foreign = True
         storage, own = table.storage_of(tensor), storage_of(tensor)
@@ -182,23 +187,25 @@ class SharedMemory:
         self._lent.setdefault(storage, []).append(lent)
 
     def _await_memory(self, tensor: Tensor, way: str, site: int) -> None:
-        """The storage of `tensor` is empty and is about to be allocated (FSDP): its values then come from no recorded write."""
-        self._recorder.ref(tensor)  # known before it has memory, so that nothing is restored
+        """Called for a tensor with an empty storage (FSDP): values that appear when it is allocated come from no recorded
+        write.
+        """
+        self._recorder.ref(tensor)  # give it a record before it has memory, so that nothing is restored
         storage = self._table.storage_of(tensor)
         if storage is not None and storage not in self._lent:
             self._empty[storage] = (tensor, way, site)
             self._table.share(storage)
 
     def lent_in(self, storage: int) -> list[tuple[int, Tensor]]:
-        """The tensors of this storage whose memory was handed out, with the records they stand for."""
+        """(record number, tensor) for each tensor of this storage whose memory was handed out."""
         return [(lent.number, lent.tensor) for lent in self._lent.get(storage, ())]
 
     def meet(self, tensor: Tensor) -> bool:
-        """Whether an unrecorded tensor lies in memory that torch did not allocate; if so, find recorded tensors there."""
+        """True if an unrecorded tensor lies in memory that torch did not allocate; also lends recorded tensors found there."""
         try:
             if tensor.untyped_storage().resizable() or not has_bytes(tensor):
                 return False
-        except RuntimeError:  # it has no storage of its own
+        except RuntimeError:  # a tensor without a storage
             return False
         own = storage_of(tensor)
         assert own is not None
@@ -208,7 +215,7 @@ class SharedMemory:
                 home = self._table.storage_of(other)
                 if home is not None and home != own:
                     if home in self._lent and not other.untyped_storage().resizable() and self._was_written(home):
-                        continue  # an array that was filled anew: what it holds now comes from elsewhere
+                        continue  # an array that was filled again: its new content comes from elsewhere
                     self.lend(other, "memory")
                     self.look([other])
                     self._table.homes[own] = (home, base - other.untyped_storage().data_ptr() + self._shift(other))
@@ -236,7 +243,7 @@ class SharedMemory:
                     yield other
 
     def look(self, tensors: Iterable[Tensor]) -> None:
-        """These tensors are about to be read: record writes to their memory since it was last compared."""
+        """Called before these tensors are read: record writes to their memory since the last comparison."""
         for tensor in tensors:
             for part in memory_of(tensor):
                 storage = self._table.storage_of(part)
@@ -257,7 +264,7 @@ class SharedMemory:
             self._note_write(lent, storage)
 
     def forget_moved(self, tensors: Iterable[Tensor]) -> None:
-        """A tensor that was given another storage unseen (`set_` with a storage) is not what was recorded."""
+        """Forget tensors whose storage was replaced unseen (`set_` with a storage): they are not what was recorded."""
         for tensor in tensors:
             entry = self._table.find(tensor) if type(tensor) is Tensor else None
             storage = self._table.storage_of(tensor)
@@ -291,13 +298,13 @@ class SharedMemory:
         return function
 
     def wrote(self, storage: int | None) -> None:
-        """A write to this storage was recorded, so its bytes are known again."""
+        """A write to this storage was recorded: take its present bytes as the reference."""
         for lent in self._lent.get(storage, ()) if storage is not None else ():
             if lent.is_readable:
                 lent.seen.copy_(lent.bytes)
 
     def _drop_unreachable(self) -> None:
-        """Let go of memory that nobody else holds any more."""
+        """Stop watching memory that nobody else refers to."""
         for storage, several in list(self._lent.items()):
             if len(several) == 1 and several[0].is_out_of_reach:
                 del self._lent[storage]
@@ -311,7 +318,7 @@ class SharedMemory:
 
 
 def has_bytes(tensor: Tensor) -> bool:
-    """Whether `tensor` has ordinary memory, readable byte by byte, and all of it is allocated."""
+    """True if `tensor` is strided and its memory is allocated and can be read byte by byte."""
     if tensor.layout is not torch.strided or tensor.is_nested or is_functorch_wrapped(tensor) or tensor.device.type == "meta":
         return False
     if is_wrapper(tensor) or hasattr(tensor, "fake_mode"):
@@ -334,14 +341,14 @@ MARKERS = {
     for origin in (Origin.INPUT, Origin.OUTPUT, Origin.ALIAS, Origin.SOURCE)
 }
 
-# For a record that is not a torch call: the template of its arguments, the names of the keyword ones, its site.
+# For a record that is not a torch call: the template of its arguments, the names of its keyword arguments, its call site.
 Arguments = tuple[tuple[Any, ...], tuple[str, ...], int]
 
 
 def view_of(tensor: Tensor, other: Tensor) -> Arguments:
-    """The arguments from which `tensor` can be made as a view of `other`: shape, strides and distance in elements.
+    """The arguments of a view of `other` that equals `tensor`: shape, strides and distance in elements.
 
-    None if that is impossible: `tensor` reaches memory that `other` does not, or one of them has no memory of its own.
+    Empty arguments if there is no such view: `tensor` reaches memory outside `other`, or one of them has no readable memory.
     """
     if tensor.dtype != other.dtype or not is_inside(tensor, other):
         return (), (), -1
@@ -352,7 +359,7 @@ def view_of(tensor: Tensor, other: Tensor) -> Arguments:
 
 
 def is_inside(tensor: Tensor, other: Tensor) -> bool:
-    """Whether `other` reaches all the memory that `tensor` does."""
+    """True if the memory of `tensor` lies within the memory of `other`."""
     if not (has_bytes(tensor) and has_bytes(other)):
         return False
     start, stop, _ = extent(tensor)
@@ -361,34 +368,36 @@ def is_inside(tensor: Tensor, other: Tensor) -> bool:
     return lowest + low <= first + start and first + stop <= lowest + high
 
 
-# Explains tensors that no watched call made.
+# Finds the origin of tensors that no watched call made.
 #
-# The explanations are tried in this order: a parameter; a tensor in memory of a recorded one; a wrapper around
-# recorded tensors; the result of a module that cannot be traced (TorchScript); a result that autograd's graph leads
-# back to recorded tensors. Otherwise the tensor is a source, created inside the model.
+# In this order: a parameter; a tensor in memory of a recorded tensor; a wrapper around recorded tensors; the result of a
+# module that cannot be traced (TorchScript); a result that autograd's graph connects to recorded tensors. Otherwise the
+# tensor is a source, created inside the model.
 
 _AUTOGRAD_LIMIT = 2000
 
 
 class Explainer:
-    """Finds out where the unexplained tensors of one recording come from."""
+    """Finds the origin of the unknown tensors of one recording."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self._recorder: Recorder = weakref.proxy(recorder)  # which holds this
+        self._recorder: Recorder = weakref.proxy(recorder)  # weak: the recorder holds this object
         self._log = recorder.log
         self._table = recorder.table
-        self._registered: tuple[int, dict[int | None, list[Tensor]]] = (0, {})  # of how many modules, and states by storage
-        self._wrapped: tuple[int, dict[int, Tensor]] = (0, {})  # of how many modules, and what `_wrapped_states` gives
+        # (number of modules it was built from, states by storage)
+        self._registered: tuple[int, dict[int | None, list[Tensor]]] = (0, {})
+        # (number of modules it was built from, the result of `_wrapped_states`)
+        self._wrapped: tuple[int, dict[int, Tensor]] = (0, {})
 
     def explain(self, tensor: Tensor, storage: int | None, leaving: ModuleCall | None) -> Entry:
-        """The entry of a tensor that has no record yet; `leaving` is the module call that returned it, if one did."""
+        """The entry of a tensor without a record; `leaving` is the module call that returned it, if any."""
         if isinstance(tensor, Parameter) and not self.is_computed(storage):
             return self._recorder.state(tensor)
         known = self._alias(tensor, storage) or (self._wrapper(tensor) if type(tensor) not in PLAIN_CLASSES else None)
         if known is not None:
             return known
         if leaving is not None and leaving.first == len(self._log.rows):
-            return self._opaque(tensor, storage, leaving)  # nothing inside could be watched
+            return self._opaque(tensor, storage, leaving)  # nothing inside the call could be watched
         return (
             self._by_autograd(tensor, storage)
             or (self._opaque(tensor, storage, leaving) if leaving is not None else None)
@@ -397,7 +406,7 @@ class Explainer:
         )
 
     def _wrapper(self, tensor: Tensor) -> Entry | None:
-        """A wrapper (DTensor, a quantised weight) depends on the recorded tensors inside it."""
+        """A wrapper (DTensor, a quantised weight): its record depends on the recorded tensors inside it."""
         if not is_wrapper(tensor):
             return None
         inner = [self._table.find(part) or self._alias(part, self._table.storage_of(part)) for part in memory_of(tensor)]
@@ -418,19 +427,19 @@ class Explainer:
         return tuple(found)
 
     def _relatives(self, storage: int | None) -> list[tuple[int, Tensor]]:
-        """Known tensors that live in this storage, with the records they stand for."""
+        """(record number, tensor) for each known tensor in this storage."""
         if storage is None:
             return []
         if storage in self._table.shared:
             return self._table.living_in(storage) + self._recorder.memory.lent_in(storage)
         kept = self._recorder.keeper.kept_in(storage)
-        if not self._recorder.keeper.is_plain:  # what is kept is not all that was recorded
+        if not self._recorder.keeper.is_plain:  # the policy keeps only some operations
             return kept + self._table.living_in(storage)
         outside = [(self._table.find(tensor), tensor) for tensor in self._recorder.outside.living_in(storage)]
         return kept + [(entry.number, tensor) for entry, tensor in outside if entry is not None]
 
     def is_computed(self, storage: int | None) -> bool:
-        """Whether the values in this storage were computed from an input: a parameter there was made by the model itself."""
+        """True if the values in this storage were computed from an input, so that the model made a parameter there itself."""
         waiting = [number for number, _ in self._relatives(storage)]
         seen: set[int] = set()
         while waiting:
@@ -450,23 +459,23 @@ class Explainer:
         inner = unwrap(tensor)
         twins = [(n, other) for n, other in relatives if is_same_view(inner, unwrap(other))]
         if not twins and (inner is not tensor or any(is_functorch_wrapped(other) for _, other in relatives)):
-            twins = relatives  # a transform made a view of it
+            twins = relatives  # a transform made a view of the tensor
         if twins:
             return self._table.point(tensor, max(n for n, _ in twins), storage)
         number, relative = max(relatives, key=lambda pair: (is_inside(tensor, pair[1]), pair[0]))
         if storage not in self._table.last_write and not is_inside(tensor, relative) and all(map(self._is_given, relatives)):
-            return None  # a tensor from outside, of which the model was given a part
+            return None  # a tensor from outside, a part of which was given to the model
         return self._view(tensor, storage, number, relative)
 
     def _is_given(self, relative: tuple[int, Tensor]) -> bool:
-        """True for an ordinary tensor from outside the pass, which no call made."""
+        """True for a plain tensor from outside the pass, which no call made."""
         number, tensor = relative
         return type(tensor) in PLAIN_CLASSES and (
             number < 0 or self._log.operations[number].origin in (Origin.INPUT, Origin.SOURCE)
         )
 
     def _view(self, tensor: Tensor, storage: int | None, number: int, relative: Tensor) -> Entry:
-        """A tensor in memory of one that has a record, with what was written there since."""
+        """A new record for a tensor in the memory of a recorded tensor; it depends on writes there since."""
         since = self._table.writes_since(tensor, number) if self._table.last_write else ()
         entry = self._recorder.write(MARKERS[Origin.ALIAS], (number,), tensor, storage, view_of(tensor, relative))
         if since:
@@ -479,7 +488,7 @@ class Explainer:
         return self._view(tensor, storage, self._recorder.state(state).number, state) if state is not None else None
 
     def registered_around(self, tensor: Tensor, storage: int | None) -> Tensor | None:
-        """The parameter or buffer in whose memory a tensor is; None where there is none, or it has a record."""
+        """The unrecorded parameter or buffer whose memory contains `tensor`, if any."""
         if storage is None or type(tensor) not in PLAIN_CLASSES:
             return None
         modules = self._log.registered
@@ -494,18 +503,20 @@ class Explainer:
         return next((one for one in states if self._table.find(one) is None and view_of(tensor, one)[0]), None)
 
     def _storages_of(self, tensor: Tensor) -> set[int | None]:
-        """Where `tensor` lives now: it may have been given other memory since it was recorded."""
+        """The present storages of `tensor`: its memory may have been replaced since it was recorded."""
         return {self._table.storage_of(part) for part in memory_of(unwrap(tensor))}
 
     def _inside_state(self, tensor: Tensor, storage: int | None) -> Entry | None:
-        """A tensor inside a wrapped parameter (the integers of a quantised weight) comes from that parameter."""
+        """The record of a tensor inside a wrapped parameter (the integers of a quantised weight); it depends on the
+        parameter.
+        """
         if storage is None or (around := self._wrapped_states().get(storage)) is None:
             return None
         state = self._table.find(around) or self._recorder.state(around)
         return self._recorder.write(MARKERS[Origin.ALIAS], (state.number,), tensor, storage)
 
     def _wrapped_states(self) -> dict[int, Tensor]:
-        """The registered parameters and buffers that are wrappers, by the storages inside them."""
+        """Maps storages to the registered parameter or buffer, a wrapper, that contains them."""
         modules = self._log.registered
         if self._wrapped[0] != len(modules):
             found: dict[int, Tensor] = {}
@@ -517,7 +528,7 @@ class Explainer:
         return self._wrapped[1]
 
     def _by_autograd(self, tensor: Tensor, storage: int | None) -> Entry | None:
-        """Follow autograd's graph from the tensor of an unwatched call back to recorded tensors."""
+        """Follow autograd's graph from the result of an unwatched call back to recorded tensors."""
         if tensor.grad_fn is None or is_functorch_wrapped(tensor):
             return None
         parents = self._autograd_parents(tensor)
@@ -575,7 +586,7 @@ class Explainer:
         return self._recorder.write(MARKERS[Origin.SOURCE], (), tensor, storage)
 
     def _attribute_name(self, tensor: Tensor) -> str | None:
-        """The module attribute that holds `tensor`, looked for in the modules that are running."""
+        """The address of the module attribute that holds `tensor`, among the modules that are running."""
         for call, module in zip(reversed(self._recorder.stack), reversed(self._recorder.running), strict=True):
             for name, value in vars(module).items():
                 if value is tensor:
@@ -584,8 +595,8 @@ class Explainer:
 
 
 def _is_foreign(tensor: Tensor) -> bool:
-    """Whether its memory is not torch's own: what is in it came from Python, as that of `torch.from_numpy` does."""
+    """True if torch did not allocate the memory of `tensor`, as with `torch.from_numpy`."""
     try:
         return not tensor.untyped_storage().resizable()
-    except RuntimeError:  # it has no storage of its own
+    except RuntimeError:  # a tensor without a storage
         return False

@@ -1,7 +1,8 @@
-"""Counts the collectives that a process takes part in, and writes their arguments down.
+"""The `TorchFunctionMode` that turns torch calls into records.
 
-Python functions of `torch.distributed` are seen as any torch function is. Collectives that are made elsewhere (by a process
-group's own methods, inside DTensor) are noticed by the number of collectives that each process group counts.
+`ArgumentReader` reads the arguments and protects memory about to be overwritten, `CallWriter` writes the rows, `DrawWatch`
+notices changes of the random state, `CollectiveWatch` counts collectives. The hot path in `Interceptor` does all of it at
+once for an ordinary operation.
 """
 
 from __future__ import annotations
@@ -51,17 +52,21 @@ from .gradients import DeviceTimer
 from .recorder import Recorder
 
 
-def in_words(value: Any) -> Any:
-    """A template of a collective's arguments that does not keep its process group alive."""
+def without_process_groups(value: Any) -> Any:
+    """Replace a process group among a collective's arguments by its name, so that the log does not keep the group alive."""
     if isinstance(value, (list, tuple)):
-        return type(value)(in_words(item) for item in value)
+        return type(value)(without_process_groups(item) for item in value)
     if hasattr(value, "group_name"):  # a process group
         return value.group_name
     return str(value) if type(value).__module__.startswith(C_MODULE) else value
 
 
 class CollectiveWatch:
-    """Counts the collectives that this process takes part in during a recording."""
+    """Counts the collectives in which this process takes part during a recording.
+
+    Python functions of `torch.distributed` are watched like any torch function. Collectives started elsewhere (methods of a
+    process group, DTensor) show in the sequence numbers of the process groups.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -69,42 +74,41 @@ class CollectiveWatch:
 
     @classmethod
     def where_possible(cls, recorder: Recorder) -> CollectiveWatch | None:
-        """A watch; None where there are no other processes."""
+        """A `CollectiveWatch`; None if `torch.distributed` is not in use."""
         is_possible = torch.distributed.is_available() and torch.distributed.is_initialized()
         return cls(recorder) if is_possible else None
 
     def ran(self) -> bool:
-        """Whether collectives ran since the last call of this method."""
+        """True if collectives ran since the last call of this method."""
         before, self._known = self._known, count_collectives()
         return self._known != before
 
     def note_unseen(self) -> None:
-        """A call is about to run: collectives that ran since the last one were made by something that is not watched."""
+        """Called before a call runs: collectives since the last call were started by unwatched code."""
         if self.ran():
             with DisableTorchFunction():
                 self._recorder.unseen_collective()
 
     def finish(self) -> None:
-        """The recording is over."""
         self._recorder.log.collectives += count_collectives() - self._first
 
 
-# Reads the arguments of a call before it runs, and protects the memory it is about to write to.
+# Reads the arguments of a call before it runs, and protects the memory the call will write to.
 
 
-class Before(NamedTuple):
-    """What is known of a call before it runs."""
+class CallArguments(NamedTuple):
+    """The arguments of a call, read before it runs."""
 
     outline: tuple[Any, ...]  # a template of all arguments
-    names: tuple[str, ...]  # of the last of them, which were given by name
-    parents: tuple[int, ...]  # the records that the tensors among them stand for
+    names: tuple[str, ...]  # the keyword names: the last arguments in `outline`
+    parents: tuple[int, ...]  # the records of `tensors`
     tensors: list[Tensor]
-    details: Details | None  # facts that few calls have
+    details: Details | None  # rare facts; None for most calls
     written: list[Tensor]  # the tensors that are about to be overwritten
 
 
 def leaves_gradients_alone(written: Sequence[Tensor]) -> bool:
-    """True for a write to what requires gradients, while gradients are switched off."""
+    """True for a write, under `no_grad`, to a tensor that requires gradients."""
     return not torch.is_grad_enabled() and any(tensor.requires_grad for tensor in written)
 
 
@@ -116,12 +120,12 @@ class ArgumentReader:
         self._table = recorder.table
         self._keeper = recorder.keeper
 
-    def read(self, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Before:
-        """Read the arguments of a call, and prepare for what it is about to do to them."""
+    def read(self, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallArguments:
+        """Read the arguments of a call, and protect the tensors it will write to."""
         tensors: list[Tensor] = []
         outline = template((*args, *kwargs.values()), tensors.append)
         if function.is_collective:
-            outline = in_words(outline)
+            outline = without_process_groups(outline)
         if self._recorder.memory:
             with DisableTorchFunction():
                 self._recorder.memory.forget_moved(tensors)
@@ -136,12 +140,12 @@ class ArgumentReader:
             self._recorder.gradients.meet(parents, tensors)
             if func is torch.autograd.grad:
                 self._recorder.gradients.watch(tensors)
-        return Before(outline, tuple(kwargs), parents, tensors, details, written)
+        return CallArguments(outline, tuple(kwargs), parents, tensors, details, written)
 
     def _prepare(
         self, function: TorchFunction, parents: tuple[int, ...], tensors: list[Tensor], written: list[Tensor]
     ) -> Details | None:
-        """Find what the arguments depend on through shared memory, and protect what is about to be overwritten."""
+        """Find writes on which the arguments depend through shared memory, and protect tensors about to be overwritten."""
         also: tuple[int, ...] = ()
         stale: list[int] = []
         held: dict[int, Held] | None = None
@@ -159,7 +163,7 @@ class ArgumentReader:
     def _hold_arguments(
         self, function: TorchFunction, parents: tuple[int, ...], tensors: list[Tensor], stale: list[int]
     ) -> dict[int, Held] | None:
-        """Keep the arguments whose records do not hold them, if the operation may be kept."""
+        """If the operation may be kept, also keep arguments that their own records do not hold."""
         selection = self._keeper.selection
         if selection is not None and selection.before(function, self._recorder.module) is False:
             return None
@@ -171,14 +175,14 @@ class ArgumentReader:
         return self._keeper.hold_arguments(slots) if slots else None
 
     def protect(self, written: Sequence[Tensor], tensors: list[Tensor]) -> tuple[int, ...]:
-        """Keep the old values of what is about to be overwritten. Returns which of the arguments' tensors that are."""
+        """Keep the old values of `written`. Returns the positions of these tensors among `tensors`."""
         for tensor in written:
             self._protect_one(tensor)
         ids = [id(tensor) for tensor in written]
         return tuple([slot for slot, tensor in enumerate(tensors) if id(tensor) in ids])
 
     def _protect_one(self, tensor: Tensor) -> None:
-        """Copy a tensor that is about to be overwritten, for every kept activation and backup that needs the old values."""
+        """Copy a tensor that is about to be overwritten, for all kept activations and backups that need its old values."""
         with DisableTorchFunction():
             for part in memory_of(tensor):
                 storage = self._table.storage_of(part)
@@ -186,25 +190,26 @@ class ArgumentReader:
                     self._recorder.protect(storage)
 
 
-# Notices where a pass moves torch's random state other than by the calls that are watched.
+# Notices changes of torch's random state by anything but watched calls.
 
 
 class DrawWatch:
-    """Checks at every watched random call whether torch's random state was changed since the one before.
+    """Checks at each watched random call whether torch's random state changed since the previous watched random call.
 
-    A model changes it by seeding, forking or setting the state, or by drawing in code that is not watched.
+    A model changes it by seeding, forking or setting the state, or by drawing in unwatched code.
     """
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._moved: RandomState | None = None  # the state the latest call draws from, if the one before did not leave it
-        self._left: Any = None  # what the last call that drew left behind
-        self._first = b""  # the state of the processor's generator when the recording began
-        self._is_alone = True  # whether nothing else moved the state by now
+        # the state before the latest call, if it differs from the state after the call before
+        self._moved: RandomState | None = None
+        self._left: Any = None  # the state after the latest call that drew
+        self._first = b""  # the state of the CPU generator at the start of the recording
+        self._is_alone = True  # True while only watched calls have changed the state
         self.drew = False
 
     def begins(self, function: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a call is about to draw random numbers."""
+        """True if a call is about to draw random numbers."""
         if function.draws is None or not function.draws(args, kwargs):
             return False
         self.drew, self._moved = True, None
@@ -213,14 +218,14 @@ class DrawWatch:
         return True
 
     def are_all(self, before: Tensor) -> bool:
-        """Whether watched calls explain all that torch's state moved since it was `before`."""
+        """True if watched calls account for every change of the random state since `before`."""
         return self._is_alone and self._first == _bytes_of(before) and _fingerprint() == self._left
 
     def note(self, number: int) -> None:
-        """A call drew, for operation `number`; note the state it drew from, if something else had moved it.
+        """Note that operation `number` drew, and the state it drew from if something else had changed it.
 
-        A draw that a replay does not make again (of no operation, in a transform, around a collective) moves the state as
-        seeding does.
+        A draw that a replay does not repeat (without an operation, in a transform, around a collective) counts as a change
+        by something else.
         """
         log = self._log
         if number == len(log.rows):
@@ -232,12 +237,11 @@ class DrawWatch:
             self.end()
 
     def start(self) -> None:
-        """A recording starts."""
         self.end()
         self._first = _bytes_of(torch.default_generator.get_state())
 
     def end(self) -> None:
-        """A call drew."""
+        """Note the state after a call that drew."""
         self._left = _fingerprint()
 
 
@@ -247,7 +251,7 @@ def _bytes_of(state: Tensor) -> bytes:
 
 
 def _fingerprint() -> Any:
-    """Something that is equal where torch's random states are."""
+    """A value that is equal if and only if torch's random states are."""
     with DisableTorchFunction():
         state = torch.default_generator.get_state()
         ours = string_at(state.data_ptr(), state.nbytes)
@@ -256,24 +260,23 @@ def _fingerprint() -> Any:
         return ours, [(one.initial_seed(), one.get_offset()) for one in torch.cuda.default_generators]
 
 
-# Writes down what a call made; the hot path of the interceptor does so itself for one plain tensor.
+# Writes the rows of calls. The interceptor's hot path does so itself for a call that returns one plain tensor.
 
 _ONLY_TENSORS = frozenset({Tensor})
 
-# The first part of a row: the number of the function, a template of the arguments, the names of the last of them, the numbers
-# of the module call and the call site, when the call started, and how long it took.
+# The first part of a row: the function number, a template of the arguments, the keyword names, the numbers of the module
+# call and the call site, when the call started, and how long it took.
 CallPart = tuple[int, tuple[Any, ...], tuple[str, ...], int, int, int, int]
 
 
 class CallWriter:
     """Writes the rows of the calls of one recording.
 
-    `is_plain` says that every tensor is kept as it is and nothing else is asked of a row. `when_not_plain` is called when that
-    is no longer so.
+    `is_plain`: every tensor is kept by reference and a row has no details. `when_not_plain` is called when this ends.
     """
 
     def __init__(self, recorder: Recorder, *, is_plain: bool, when_not_plain: Callable[[], None]) -> None:
-        self.composite: Composite | None = None  # the Python function of torch that is running, if its inside is the log
+        self.composite: Composite | None = None  # the composite that is running, if it is opened
         self.is_plain = is_plain
         self._when_not_plain = when_not_plain
         self._recorder = recorder
@@ -291,7 +294,7 @@ class CallWriter:
         written: Sequence[Tensor],
         details: Details | None,
     ) -> None:
-        """Write down whatever came out; a call that made several tensors becomes several records."""
+        """Write the results of a call; each of several tensors becomes a record of its own."""
         recorder, log = self._recorder, self._log
         made: list[tuple[Any, Tensor]]
         if type(result) is Tensor:
@@ -304,7 +307,7 @@ class CallWriter:
             several = len(written) > 1
             made = [((index,) if several else (), tensor) for index, tensor in enumerate(written)]
         if not made or (function.is_attribute and recorder.table.find(made[0][1])):
-            return  # nothing, or a tensor already known that an attribute handed out
+            return  # no tensor, or an attribute that returned a tensor with a record
         if function.is_attribute and function.name == "grad":
             details = Details(also=recorder.backward_roots())
         first = len(log.rows)
@@ -325,7 +328,7 @@ class CallWriter:
     def _write_plain(
         self, call: CallPart, parents: Sequence[int], made: list[tuple[Any, Tensor]], details: Details | None
     ) -> bool:
-        """Write down several plain tensors at once, as the hot path does one. Returns False if one is not plain."""
+        """Write several plain tensors at once. Returns False, and writes nothing, if one is not plain."""
         facts = []
         if self._table.shared:
             return False
@@ -371,7 +374,7 @@ class CallWriter:
                     recorder.gradients.note(number, tensor)
 
     def _note_details(self, number: int, call: int, path: tuple[Any, ...], details: Details | None) -> None:
-        """Note what is out of the ordinary about one of the tensors that a call made, given what all of them have in common."""
+        """Note rare facts about one result of a call; `details` are those that all results share."""
         if not path:
             if details is not None:
                 self._log.details[number] = details
@@ -381,15 +384,15 @@ class CallWriter:
             self._log.details[number] = dataclasses.replace(details, call=call, output_path=path)
 
     def leave_plain_path(self) -> None:
-        """From now on no operation is ordinary."""
+        """From now on, no operation takes the hot path."""
         if self.is_plain:
             self.is_plain = False
             self._when_not_plain()
 
     def note_context(self, number: int) -> None:
-        """Note the composite an operation is inside of, and autocast, which shows first as reduced precision."""
+        """Note the composite around an operation, and autocast, which is detected by a result of reduced precision."""
         if is_any_autocast_enabled():
-            self.leave_plain_path()  # it has to be noted for every operation from now on
+            self.leave_plain_path()  # from now on autocast is noted for every operation
             self._log.detail(number).autocast = autocast_state()
         if self.composite is not None:
             self._log.detail(number).composite = self.composite
@@ -407,23 +410,23 @@ class CallWriter:
 
 # The TorchFunctionMode: one intercepted call becomes one record.
 #
-# It reads the arguments, runs the call, and writes down what came out; everything that can be worked out later is
-# left for later. While the mode handles a call it is off, so torch may be used freely here. Another recording may be
-# watching from below: our own torch calls are hidden from it.
+# It reads the arguments, runs the call, and writes the results; everything that can be computed later is left for later. The
+# mode is off while it handles a call, so torch may be used freely here. Another recording may be watching from below: our
+# own torch calls are hidden from it.
 
 _NOTHING = contextlib.nullcontext()
 is_grad_enabled = torch.is_grad_enabled
-_LOOKED_AT: tuple[Any, ...] = (torch.empty, torch.autograd.grad)  # operations that are never ordinary
+_LOOKED_AT: tuple[Any, ...] = (torch.empty, torch.autograd.grad)  # operations that never take the hot path
 _NO_KWARGS: dict[str, Any] = {}
-# What becomes of a call: it is not noted; it is handed on; it is asked whether it draws random numbers, or writes to its
-# arguments; it is ordinary.
+# The way a call takes: not recorded; handled by its own method; might draw random numbers; might write to its arguments;
+# ordinary.
 _QUESTION, _SPECIAL, _MAY_DRAW, _MAY_WRITE, _ORDINARY = range(5)
-_TENSORS = tuple((TENSOR,) * count for count in range(8))  # the templates of calls with nothing but tensors
+_TENSORS = tuple((TENSOR,) * count for count in range(8))  # templates of calls whose arguments are all tensors
 _FLOAT16, _BFLOAT16 = torch.float16, torch.bfloat16
 
 
-class _Over(dict[Any, tuple[int, int, TorchFunction]]):
-    """What a recording that is over knows of functions: their calls are not noted, should torch put its mode back."""
+class _AfterRecording(dict[Any, tuple[int, int, TorchFunction]]):
+    """Replaces `_met` after the recording: no call is recorded, even if torch puts the mode back."""
 
     def __missing__(self, func: Any) -> tuple[int, int, TorchFunction]:
         return _QUESTION, -1, facts(torch.is_tensor)
@@ -442,20 +445,20 @@ class Interceptor(TorchFunctionMode):
         self.sites = sites
         self.restorer = restorer
         self.failure: tuple[BaseException, Failure] | None = None
-        # torch function -> what becomes of its calls, its number in the log, what it is
+        # torch function -> the way its calls take, its number in the log, its facts
         self._met: dict[Any, tuple[int, int, TorchFunction]] = {}
         self._open: list[TorchFunction] = []
         self._nodes = recorder.nodes
         self._arguments = ArgumentReader(recorder)
         is_plain = self.keeper.is_plain and recorder.gradients is None and timer is None
         self._writer = CallWriter(recorder, is_plain=is_plain, when_not_plain=self._met.clear)
-        recorder.transform_met = self._writer.leave_plain_path  # tensors of `functionalize` look plain and are not
+        recorder.transform_met = self._writer.leave_plain_path  # tensors of `functionalize` look plain but are not
         self.timer = timer
         self._is_nested = False
         self.is_over_recording = False
-        self._collectives: CollectiveWatch | None = None  # where there are other processes
+        self._collectives: CollectiveWatch | None = None  # None if `torch.distributed` is not in use
         self._draws = self.draws = DrawWatch(self.log)
-        # what the hot path reaches for
+        # local names for the hot path
         self._table = recorder.table
         self._stack = recorder.stack
         self._rows, self._values, self._versions = self.log.rows, self.log.values, self.log.versions
@@ -469,15 +472,15 @@ class Interceptor(TorchFunctionMode):
             self._writer.is_plain = False
         self._collectives = CollectiveWatch.where_possible(self.recorder)
         if self._collectives is not None:
-            self._writer.is_plain = False  # every call is asked whether a collective ran inside it
+            self._writer.is_plain = False  # after every call, check whether a collective ran inside it
         self._draws.start()
         push_function_mode(self)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        take_off_function_mode(self)  # which another recording that goes on may lie on
+        take_off_function_mode(self)  # another recording that goes on may have its mode on top of this one
         self.is_over_recording = True
-        self._met = _Over()
+        self._met = _AfterRecording()
         if self._collectives is not None:
             self._collectives.finish()
 
@@ -486,8 +489,8 @@ class Interceptor(TorchFunctionMode):
     ) -> Any:
         """Watch one call.
 
-        This is the hot path: an ordinary operation (one plain tensor comes out, everything is kept) is read, run and written
-        down right here. Anything else is handed to a method of its own.
+        This is the hot path: an ordinary operation (returns one plain tensor; everything is kept) is read, run and written
+        right here. Any other call goes to a method of its own.
         """
         try:
             way, function_number, function = self._met[func]
@@ -516,7 +519,7 @@ class Interceptor(TorchFunctionMode):
                 entry = entries.get(id(value))
                 if entry is None or entry() is not value:
                     entry = self.recorder.explain(value)
-                    if not self._writer.is_plain:  # it is a tensor of a transform
+                    if not self._writer.is_plain:  # the tensor belongs to a transform
                         return self._run_operation(function_number, function, func, args, kwargs, sys._getframe(1))
                 if last_write and entry.storage in last_write and last_write[entry.storage] > entry.number:
                     return self._run_operation(function_number, function, func, args, kwargs, sys._getframe(1))
@@ -560,7 +563,7 @@ class Interceptor(TorchFunctionMode):
                 value = result.detach()
                 version = write_count(value)
             except RuntimeError:
-                pass  # one without memory or versions
+                pass  # a tensor without memory or versions
             else:
                 try:
                     name = self._nodes.name(result, function_number) if result.requires_grad else None
@@ -619,7 +622,7 @@ class Interceptor(TorchFunctionMode):
     def _run(
         self, function_number: int, function: TorchFunction, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run a call that is no ordinary operation."""
+        """Run a call that is not an ordinary operation."""
         kind = function.kind
         if function.touches_gradients and self.restorer is not None:
             self.restorer.before_backward()
@@ -640,24 +643,24 @@ class Interceptor(TorchFunctionMode):
             return self._run_backward(func, args, kwargs)
         if kind is Kind.COMPOSITE and function not in self._open:
             return self._run_open(function, args, kwargs)
-        # an operation, or a C method under the name of the Python function around it
+        # an operation, or a C method with the name of its Python composite
         return self._run_operation(function_number, function, func, args, kwargs, sys._getframe(2))
 
     def _lend(self, tensors: list[Tensor], function: TorchFunction, frame: FrameType | None) -> None:
-        """The memory of these tensors was handed out."""
+        """Note that the memory of these tensors was handed out."""
         with DisableTorchFunction():
             for tensor in tensors:
                 self.recorder.memory.lend(tensor, function.name, self.sites.at(frame))
 
     def _lend_foreign(self, tensors: list[Tensor], function: TorchFunction, frame: FrameType | None) -> None:
-        """These tensors were made; some may lie in memory of others."""
+        """Called for new tensors: lend those that lie in memory torch did not allocate."""
         with DisableTorchFunction():
             self._lend([tensor for tensor in tensors if self.recorder.memory.meet(tensor)], function, frame)
 
     def _note_leaf(self, tensor: Tensor) -> None:
-        """A tensor is told to require gradients. It counts as a leaf even if it is told otherwise later.
+        """`requires_grad_()` was called on a tensor: count it as a leaf, even if it is switched off later.
 
-        A replay that lets it require gradients all along follows with autograd only the calls that were followed.
+        A replay that lets it require gradients throughout still follows only the calls that were followed.
         """
         with DisableTorchFunction():
             self.log.leaves.add(self.recorder.ref(tensor))
@@ -673,9 +676,9 @@ class Interceptor(TorchFunctionMode):
         kwargs: dict[str, Any],
         frame: FrameType | None,
     ) -> Any:
-        """Any operation: one whose arguments were overwritten since, or of a recording that is out of the ordinary.
+        """Run and record an operation that cannot take the hot path.
 
-        Another recording may be watching from below; it is to see the call, not our bookkeeping.
+        Another recording below this one sees the call itself, but not our own torch calls.
         """
         with DisableTorchFunction() if self._is_nested else _NOTHING:
             if self._collectives is not None:
@@ -701,7 +704,7 @@ class Interceptor(TorchFunctionMode):
         if function.takes_memory:
             self._lend_foreign(tensors_in(result), function, frame)
         if written and not is_grad_enabled() and is_in_custom_function(frame):
-            with DisableTorchFunction():  # mark_dirty counts a write that nobody made: the bytes tell
+            with DisableTorchFunction():  # mark_dirty counts writes that may not have happened: compare the bytes
                 for tensor in written:
                     self.recorder.memory.lend(tensor, "outside", self.sites.at(frame))
         if function.is_collective and result is not None and self._table.shared:
@@ -716,13 +719,13 @@ class Interceptor(TorchFunctionMode):
         return result
 
     def _refuse_unfinished(self, first: int, written: Sequence[Tensor]) -> None:
-        """Mark as lost what an asynchronous collective wrote, if it is kept as a copy made before the collective finished."""
+        """Mark as lost the results of an asynchronous collective if they were copied before the collective finished."""
         for number, tensor in zip(range(first, len(self._rows)), written, strict=False):
             if not self._table.shared.isdisjoint(storages_of(tensor)):
                 self._versions[number] = LOST
 
     def watch_aten(self, func: Any, run: Callable[..., Any], frame: FrameType | None, *args: Any, **kwargs: Any) -> Any:
-        """Watch a call of an ATen operator `func`, made by `run`, while this mode steps aside for a fused path."""
+        """Watch a call of an ATen operator `func`, made by `run`, while this mode is off the stack for a fused path."""
         way, function_number, function = self._met.get(func) or self._meet(func)
         if way == _QUESTION:
             return run(*args, **kwargs)
@@ -732,10 +735,11 @@ class Interceptor(TorchFunctionMode):
             self.log.notes.append(NOTE)
         return self._run_operation(function_number, function, run, args, kwargs, frame)
 
-    # Composites, reads by Python, backward, failures --------------------------------------------------------------------------
+    # Composites, Python reads, backward, failures
+    # -----------------------------------------------------------------------------
 
     def _run_open(self, function: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a composite's own body with the mode on, so that the operations inside are the log."""
+        """Run a composite's own body with the mode on, so that the operations inside are recorded."""
         assert function.opened is not None
         outer = self._writer.composite
         self.recorder.calls += 1
@@ -745,7 +749,7 @@ class Interceptor(TorchFunctionMode):
         try:
             return function.opened(*args, **kwargs)
         finally:
-            if count_function_modes():  # an interrupt inside torch may have taken the mode off
+            if count_function_modes():  # an interrupt inside torch may have removed the mode
                 pop_function_mode()
             self._open.pop()
             self._writer.composite = outer
@@ -801,7 +805,7 @@ class Interceptor(TorchFunctionMode):
         frame: FrameType | None,
     ) -> None:
         if self.failure is not None and self.failure[0] is error:
-            return  # already noted further in
+            return  # already noted by an inner call
         with DisableTorchFunction():
             shapes = tuple(tuple(t.shape) if not t.is_nested else () for t in tensors)
         site = self.sites.site(frame)

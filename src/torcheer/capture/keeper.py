@@ -1,6 +1,7 @@
-"""Which values of a recording are kept, and in which form: the tensor, a postprocessed value, or a place in a file.
+"""Decides which activations are kept and in which form: the tensor, a postprocessed value, or a place in a file.
 
-Capture asks a policy and knows nothing of labels, devices or files. `Policy()` keeps everything by reference.
+A `Policy` says what to keep, without knowing labels, devices or files: `Policy()` keeps every tensor by reference. `Keeper`
+carries it out, and copies a kept tensor before its memory is overwritten.
 """
 
 from __future__ import annotations
@@ -22,33 +23,33 @@ from ..log.records import LOST, OVERWRITTEN, Held, Log, ModuleCall, OperationRec
 
 
 class Selection(Protocol):
-    """Decides which operations to keep. The implementations know labels (`history/keeping`)."""
+    """Decides which operations to keep. Its implementations know labels; see `history/keeping`."""
 
     def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
-        """Whether the operation about to run is to be kept; None when that is known only afterwards."""
+        """True if the operation about to run is kept; None if that is known only after it ran."""
 
     def after(self, record: OperationRecord) -> bool:
-        """Whether an operation that ran is to be kept."""
+        """True if an operation that ran is kept."""
 
     def entering(self, call: ModuleCall) -> bool:
-        """Whether to keep what is given to this module call."""
+        """True if the inputs of this module call are kept."""
 
     def leaving(self, call: ModuleCall) -> bool:
-        """Whether to keep what leaves this module call."""
+        """True if the outputs of this module call are kept."""
 
 
-# What is held in place of a tensor that an operation made: a tensor elsewhere, a number, where in a file it was written.
+# Returns what is kept in place of a tensor: a tensor on another device, a number, a position in a file.
 Take = Callable[[Tensor, OperationRecord], Any]
 
 
 class Sink(Protocol):
-    """Takes tensors as they are made, such as a file they are written to."""
+    """Takes tensors as they are made, for example to write them to a file."""
 
     def write(self, tensor: Tensor, what: str) -> Any:
-        """Take a tensor in; `what` it is, for errors. Returns what is held in its place."""
+        """Store a tensor; `what` describes it in errors. Returns what the log holds in its place."""
 
     def overwritten(self, storage: int) -> None:
-        """Something is about to write to the memory of tensors that were taken in."""
+        """Called before the memory of stored tensors is overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +57,17 @@ class Policy:
     """What one recording keeps."""
 
     selection: Selection | None = None  # which operations; None: all
-    take: Take | None = None  # what is held of their tensors; None: the tensor, by reference, copied before it is overwritten
-    sink: Sink | None = None  # where tensors go, instead of being held
+    take: Take | None = None  # what is kept of a tensor; None: the tensor itself, by reference, copied before it is overwritten
+    sink: Sink | None = None  # stores the tensors outside the log
 
     @property
     def is_plain(self) -> bool:
-        """Whether everything is kept by reference."""
+        """True if every tensor is kept by reference."""
         return self.selection is None and self.take is None and self.sink is None
 
 
 def taking(device: torch.device | str | None, postfunc: Callable[[Tensor], Any] | None) -> Take | None:
-    """Moves tensors to a device, and holds what a function makes of them; None where nothing is to be done."""
+    """A function that moves tensors to a device and applies `postfunc`; None if there is nothing to do."""
     if device is None and postfunc is None:
         return None
     place = torch.device(device) if device is not None else None
@@ -93,7 +94,7 @@ def _applied(postfunc: Callable[[Tensor], Any], tensor: Tensor, record: Operatio
 
 
 def _without_sharing(result: Any, value: Tensor) -> Any:
-    """What a postfunc returned, with copies of the tensors in it that share memory with the activation."""
+    """The result of a postfunc, with copies of those tensors in it that share memory with the activation."""
     memory = storage_of(value)
     if not any(storage_of(tensor) == memory for tensor in tensors_in(result)):
         return result
@@ -102,9 +103,9 @@ def _without_sharing(result: Any, value: Tensor) -> Any:
 
 # Keeps activations without copying them.
 #
-# A kept activation is a detached alias of the model's own tensor. Before anything writes to its memory, and at the
-# end of the pass for memory that lives on outside, the alias is replaced by a copy: copy on write. So what is kept
-# never changes afterwards, and keeping everything costs no copies where nothing is overwritten.
+# A kept activation is a detached alias of the model's own tensor. The alias is replaced by a copy before its memory is
+# written to, and at the end of the pass if the memory stays in use. So a kept value never changes, and keeping everything
+# costs no copies if nothing is overwritten.
 #
 # An example:
 #
@@ -114,12 +115,12 @@ def _without_sharing(result: Any, value: Tensor) -> Any:
 #                    # alias of y
 #     return y       # y lives on in the user's hands: at the end record 3 gets a copy, too
 
-# The holder of a kept tensor: the number of an operation, or an argument that is kept separately.
+# Holds a kept tensor: the number of an operation, or an argument that is kept separately.
 Holder = int | Held
 
 
 class Keeper:
-    """Holds what one recording keeps, by the memory it lives in."""
+    """Keeps tensors for one recording, and finds them by storage."""
 
     def __init__(self, log: Log, policy: Policy) -> None:
         self.log = log
@@ -127,14 +128,14 @@ class Keeper:
         self.is_plain = policy.is_plain
         self._take = policy.take
         self._sink = policy.sink
-        self.storages: list[int | None] = []  # by operation: the memory its kept tensor lives in
-        self.shared: set[int] = set()  # storages that code outside torch can write to: what is kept of them is copied at once
+        self.storages: list[int | None] = []  # by operation: the storage of its kept tensor
+        self.shared: set[int] = set()  # storages that code outside torch can write to: tensors in them are copied at once
         self._by_storage: dict[int, list[Holder]] = {}
         self._filed = 0  # how many operations are in `_by_storage`
-        self._latest: int | None = None  # an operation that is not kept but whose arguments are held for now
+        self._latest: int | None = None  # an operation that is not kept, whose arguments are held until the next
 
     def keep_if_wanted(self, number: int, tensor: Tensor) -> None:
-        """Keep `tensor` as the activation of an operation, if the selection says so."""
+        """Keep `tensor` as the activation of an operation, if the selection wants it."""
         selection = self.selection
         if selection is not None:
             record = self.log.operations[number]
@@ -144,14 +145,13 @@ class Keeper:
         self.keep(number, tensor)
 
     def keep(self, number: int, tensor: Tensor) -> None:
-        """Keep `tensor` as the activation of an operation."""
         if not has_memory(tensor):
             self.log.mark_freed(number)
             self.log.without_memory.add(number)
             return
         value: Any = self._unchanging(tensor)
         if value is None:
-            return  # its class allows neither a view nor a copy
+            return  # the class allows neither a view nor a copy
         if self._take is not None:
             value = self._take(value, self.log.operations[number])
         if self._sink is not None and isinstance(value, Tensor):
@@ -160,7 +160,7 @@ class Keeper:
         if isinstance(value, Tensor):
             self.log.versions[number] = version_of(value)
             if self._take is not None:
-                # It may have memory of its own, and the tensor's may be given to another tensor.
+                # The value may have memory of its own, and the tensor's memory may be reused.
                 self._note(number, storage_of(value))
             elif type(tensor) in PLAIN_CLASSES and not self.shared:
                 self._note(number, storage_of(tensor))
@@ -168,7 +168,7 @@ class Keeper:
                 self._file_parts(number, tensor)
 
     def _unchanging(self, tensor: Tensor) -> Tensor | None:
-        """An alias of `tensor`, which is copied before a write; a copy where code outside torch can write to its memory."""
+        """An alias of `tensor` to be copied before a write, or a copy if code outside torch can write to its memory."""
         value = alias(tensor)
         if value is not None and self._is_shared(tensor):
             return copied(value)
@@ -178,18 +178,18 @@ class Keeper:
         return bool(self.shared) and not self.shared.isdisjoint(storages_of(tensor))
 
     def _file_parts(self, holder: Holder, tensor: Tensor) -> None:
-        """Note that `holder` holds an alias of `tensor`, unless it was copied at once."""
+        """Note that `holder` holds an alias of `tensor`, unless it holds a copy."""
         for storage in storages_of(tensor) if not self._is_shared(tensor) else ():
             self._file(holder, storage)
 
     def share(self, number: int, source: int, storage: int | None) -> None:
-        """Keep for one operation what is kept for another."""
+        """Let an operation keep the same value as operation `source`."""
         self.log.values[number] = self.log.values[source]
         self.log.versions[number] = self.log.versions[source]
         self._note(number, storage)
 
     def _note(self, number: int, storage: int | None) -> None:
-        """From now on an operation holds a tensor of this storage."""
+        """Note that an operation holds a tensor of this storage."""
         if number >= self._filed:
             self.storages[number] = storage
         else:
@@ -210,13 +210,13 @@ class Keeper:
         self._filed = len(self.storages)
 
     def kept_in(self, storage: int) -> list[tuple[int, Tensor]]:
-        """The operations whose kept tensors live in this storage, and those tensors."""
+        """(number, tensor) of the operations whose kept tensors are in this storage."""
         self._catch_up()
         numbers = [holder for holder in self._by_storage.get(storage, ()) if isinstance(holder, int)]
         return [(n, self.log.values[n]) for n in numbers if isinstance(self.log.values[n], Tensor)]
 
     def hold_arguments(self, slots: list[tuple[int, Tensor]]) -> dict[int, Held]:
-        """Keep arguments on their own, by slot."""
+        """Keep arguments separately from their records, by slot."""
         found: dict[int, Held] = {}
         for slot, tensor in slots:
             value = self._unchanging(tensor)
@@ -228,18 +228,18 @@ class Keeper:
         return found
 
     def remember_arguments(self, number: int) -> None:
-        """Hold the arguments of the latest call, in case its output leaves a module that was asked for."""
+        """Hold the arguments of the latest call until the next, in case a selected module returns its result."""
         self.forget_arguments()
         self._latest = number
 
     def keep_late(self, number: int, tensor: Tensor) -> None:
-        """Keep an operation that turned out, after it ran, to be wanted."""
+        """Keep an operation that was selected after it ran."""
         self.keep(number, tensor)
         if self._latest is not None and self._latest == self.log.operations[number].call:
             self._latest = None
 
     def forget_arguments(self) -> None:
-        """Let go of arguments that were held in case they were wanted."""
+        """Drop the arguments held by `remember_arguments`."""
         if self._latest is None:
             return
         gone = set(map(id, (self.log.details[self._latest].held or {}).values()))
@@ -253,7 +253,7 @@ class Keeper:
                 del self._by_storage[storage]
 
     def before_write(self, storage: int | None) -> None:
-        """Something is about to write to `storage`: copy what is kept in it."""
+        """Called before a write to `storage`: copy the tensors that are kept in it."""
         if storage is None:
             return
         if self._sink is not None:
@@ -264,7 +264,7 @@ class Keeper:
             return
         log = self.log
         values = [log.values[h] if isinstance(h, int) else h.value for h in holders]
-        kept = {id(value): value for value in values if isinstance(value, Tensor)}  # several may hold the same one
+        kept = {id(value): value for value in values if isinstance(value, Tensor)}  # several holders may share a tensor
         readable = {key: value for key, value in kept.items() if has_memory(value)}
         copied = _copied_together(list(readable.values()))
         copies = {key: copied(value) if key in readable else None for key, value in kept.items()}
@@ -278,14 +278,14 @@ class Keeper:
                     holder.value, holder.version = FREED, -1
                 continue
             known = log.versions[holder] if isinstance(holder, int) else holder.version
-            if known >= 0 and version_of(value) != known:  # something unseen wrote to it before
+            if known >= 0 and version_of(value) != known:  # an unwatched write came before
                 if isinstance(holder, int):
                     log.versions[holder] = OVERWRITTEN
                 else:
                     holder.version = OVERWRITTEN
                 continue
             fresh = copies[id(value)]
-            version = version_of(fresh) if fresh is not None else LOST  # of a class that cannot be copied
+            version = version_of(fresh) if fresh is not None else LOST  # a class that cannot be copied
             fresh = value if fresh is None else fresh
             if isinstance(holder, int):
                 log.values[holder], log.versions[holder] = fresh, version
@@ -293,14 +293,14 @@ class Keeper:
                 holder.value, holder.version = fresh, version
 
     def intact(self) -> list[Holder]:
-        """The operations and the held arguments whose tensors nobody wrote to unseen."""
+        """The operations and held arguments whose tensors no unwatched code wrote to."""
         log = self.log
         kept: list[tuple[Holder, Any, int]] = list(zip(range(len(log.rows)), log.values, log.versions, strict=True))
         kept += [(one, one.value, one.version) for details in log.details.values() for one in (details.held or {}).values()]
         return [holder for holder, value, known in kept if known >= 0 and version_of(value) == known]
 
     def count_again(self, intact: list[Holder]) -> None:
-        """Nothing was written to these tensors, but torch counts other writes to them than it did."""
+        """Update the version counts of tensors that nobody wrote to: torch now counts other writes to them."""
         for holder in intact:
             if isinstance(holder, int):
                 self.log.versions[holder] = version_of(self.log.values[holder])
@@ -308,7 +308,7 @@ class Keeper:
                 holder.version = version_of(holder.value)
 
     def lose(self, storage: int) -> None:
-        """Unwatched code may have written to this storage: its kept tensors are marked as lost."""
+        """Mark tensors kept in this storage as lost: unwatched code may have written to it."""
         if self._sink is not None:
             self._sink.overwritten(storage)
         self._catch_up()
@@ -319,10 +319,10 @@ class Keeper:
                 holder.version = LOST
 
     def settle(self, living: set[int]) -> None:
-        """The pass is over: copy what shares memory with anything that lives on."""
+        """Called when the pass is over: copy tensors in storages that stay in use."""
         self.forget_arguments()
         new = enumerate(self.storages[self._filed :], self._filed)
-        for number, storage in [(n, s) for n, s in new if s is not None and s in living]:  # the rest need not be filed
+        for number, storage in [(n, s) for n, s in new if s is not None and s in living]:  # the others need no index
             self._by_storage.setdefault(storage, []).append(number)
         self._filed = len(self.storages)
         for storage in living & self._by_storage.keys():
@@ -333,11 +333,12 @@ class Keeper:
 
 
 def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor | None]:
-    """A way to copy tensors of one storage: the memory they reach once, when that is less than one by one.
+    """A function that copies tensors of one storage. It copies their common memory once if that is smaller than separate
+    copies.
 
-    So the copies of tensors that overlap do so as well.
+    Copies of overlapping tensors then overlap, too.
     """
-    # a transform that is running would wrap the views
+    # a running transform would wrap the views
     if len(values) < 2 or is_transforming() or not all(map(is_plain_memory, values)):
         return copied
     starts, stops, _ = zip(*map(extent, values), strict=True)

@@ -1,4 +1,4 @@
-"""Module entries and exits, by two global hooks. Addresses are those of `addresses.py`."""
+"""Watches modules begin and end, by two global hooks. Module addresses are those of `_torch/addresses.py`."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ class ModuleWatcher:
         self.interceptor = interceptor
         self._thread = get_ident()
         self._registered: dict[int, RegisteredModule | None] = {}  # by id; None for wrappers
-        self._known = recorder.modules  # alive while their ids are keys
+        self._known = recorder.modules  # kept alive, because their ids are keys
         self._forwards: dict[type, Forward] = {}
-        self._others: dict[type, Other] = {}  # placeholders for arguments that are not tensors, by class
-        self._running = [sites.forward]  # of the modules that are running
+        self._others: dict[type, Other] = {}  # by class: placeholders for arguments that are not tensors
+        self._running = [sites.forward]  # the forwards of the running modules
         self._exits = 0
         self._switches = switches_here()
 
     def register(self, root: Module, prefix: str, *, is_made_running: bool = False) -> list[Module]:
-        """Give every module in `root` its address, in registration order. Returns those that were new."""
+        """Give every module in `root` its address, in registration order. Returns the new modules."""
         new: list[Module] = []
         known, registered = self._registered, self.log.registered
         in_transform = is_transforming()
@@ -92,7 +92,7 @@ class ModuleWatcher:
         return new
 
     def _note_other_address(self, module: Module, address: str) -> None:
-        """A registered module was found under another name, and so were the modules inside it."""
+        """A registered module has a second address: add it to the module and to the modules inside."""
         for name, inner in module.named_modules():
             known = self._registered.get(id(inner))
             other = ".".join(part for part in (address, name) if part)
@@ -101,7 +101,7 @@ class ModuleWatcher:
 
     @cleaning
     def watching(self) -> Iterator[None]:
-        """Inside, every module of this thread is watched."""
+        """Inside this block, every module call of this thread is watched."""
         with global_module_hooks(self._enter, self._exit):
             yield
         self._registered.clear()
@@ -165,11 +165,11 @@ class ModuleWatcher:
         call.started = now()
 
     def is_here(self) -> bool:
-        """Whether this is the thread that is watched."""
+        """True if the current thread is the watched thread."""
         return get_ident() == self._thread
 
     def exchange(self, module: Module | None, part: int, number: int, *, is_input: bool) -> None:
-        """An intervention put another tensor in place of one that the module around it was given, or has just returned."""
+        """An intervention replaced an input or output of a module: put operation `number` in place of tensor `part`."""
         stack = self.recorder.stack
         left = next((call for call in reversed(self.log.modules) if call.exit == self._exits), None) if not is_input else None
         call = (stack[-1] if stack else None) if is_input else left
@@ -177,7 +177,7 @@ class ModuleWatcher:
         if call is None or registered is None or registered.address != call.address:
             return
         tensors = list(call.inputs if is_input else call.outputs)
-        if part < len(tensors):  # named arguments are read when the call ends
+        if part < len(tensors):  # keyword arguments are read when the call ends
             tensors[part] = number
         if is_input:
             call.inputs = tuple(tensors)
@@ -185,7 +185,9 @@ class ModuleWatcher:
             call.outputs = tuple(tensors)
 
     def _note_elsewhere(self, module: Module) -> None:
-        """A module runs on another thread: perhaps one of this model, a replica, or one on a thread that the pass started."""
+        """A module runs on another thread: report it if it is part of this model, a replica, or on a thread started by this
+        pass.
+        """
         here = self._registered.get(id(module))
         is_ours = id(module) in self._registered or is_replica(module)
         if is_ours or self.recorder.unseen.is_new(current_thread()):
@@ -202,7 +204,7 @@ class ModuleWatcher:
         if running[-1] is module:
             running.pop()
         elif any(module is m for m in running):
-            while running.pop() is not module:  # an interrupt left these without an exit
+            while running.pop() is not module:  # an interrupt left these calls without an exit
                 recorder.stack.pop()
                 self._running.pop()
         else:
@@ -237,7 +239,7 @@ class ModuleWatcher:
             self._keep_late(call.outputs, tensors_in(result))
 
     def _take_inputs(self, args: tuple[Any, ...], frame: FrameType) -> None:
-        """A model is called by the code around it: what it is given is an input of the recording."""
+        """In `recording()`, arguments of a model that the user's code calls are inputs."""
         with DisableTorchFunction():
             for _, tensor in find_tensors((args, named_arguments(frame)), into_objects=False):
                 self.recorder.enters(tensor)
@@ -248,7 +250,7 @@ class ModuleWatcher:
         return forward
 
     def _keep_late(self, numbers: Iterable[int], tensors: Iterable[Tensor]) -> None:
-        """Keep operations that turned out, after they ran, to enter or leave a module that is wanted."""
+        """Keep operations whose results, after they ran, entered or left a selected module."""
         keeper = self.recorder.keeper
         with DisableTorchFunction(), outside_dispatch_modes():
             for number, tensor in zip(numbers, tensors, strict=True):
@@ -256,9 +258,9 @@ class ModuleWatcher:
                     keeper.keep_late(number, tensor)
 
     def _read(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-        """Add an outline of the arguments and the records they came from to `call`: positional first, then named.
+        """Add templates and record numbers of the arguments to `call`: positional first, then keyword arguments.
 
-        Returns the tensors in them.
+        Returns the tensors among them.
         """
         tensors: list[Tensor] = []
         outlines: list[Any] = []
@@ -284,12 +286,12 @@ class ModuleWatcher:
         return tensors
 
     def free_name(self, module: Module) -> str:
-        """An address for a new root."""
+        """An unused address for a new root."""
         stack = self.recorder.stack
         return free_address(module, stack[-1].address if stack else "", self.log.registered)
 
     def _shelter(self, module: Module, args: tuple[Any, ...]) -> None:
-        """Writes inside TorchScript are not seen, so everything it may write to is copied first."""
+        """Copy everything that TorchScript may write to, because writes inside it are not seen."""
         restorer = self.recorder.restorer
         if restorer is None:
             return
@@ -303,7 +305,7 @@ class ModuleWatcher:
 
 
 def _outside_transforms(registered: dict[str, Any]) -> dict[str, Any]:
-    """Parameters or buffers without those that `torch.func` wraps: `functional_call` puts them there for one call."""
+    """The parameters or buffers without those wrapped by `torch.func`: `functional_call` puts them there for one call."""
     return {name: tensor for name, tensor in registered.items() if tensor is None or not is_functorch_wrapped(tensor)}
 
 

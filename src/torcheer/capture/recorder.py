@@ -1,4 +1,8 @@
-"""Notes and warnings about unwatched work: on other threads, or in collectives that no torch function started."""
+"""Writes the records of one recording, and knows which record every tensor stands for.
+
+The interceptor reports torch calls and the module watcher reports modules; both ask `Recorder` for the record of a tensor.
+`UnseenWatch` warns about work that could not be watched: on other threads, or in unwatched collectives.
+"""
 
 from __future__ import annotations
 
@@ -37,25 +41,25 @@ from .keeper import Keeper
 
 
 class UnseenWatch:
-    """What one recording could not see."""
+    """Warns once about work that this recording could not see."""
 
     def __init__(self, log: Log, warns: bool) -> None:
-        self.message = ""  # what could not be watched, in words
+        self.message = ""  # the warning's text
         self._log = log
         self._warns = warns
-        self._threads = list(map(weakref.ref, _threads()))  # those there were at the start
+        self._threads = list(map(weakref.ref, _threads()))  # threads that existed at the start
         self._elsewhere: str | None = None  # a module that ran on another thread
 
     def ran_elsewhere(self, address: str) -> None:
-        """A module of this model runs on another thread. Whether it does so for this pass is known when its result is used."""
+        """A module of this model ran on another thread. It is reported only if this pass uses the result."""
         self._elsewhere = address
 
     def is_new(self, thread: threading.Thread) -> bool:
-        """Whether a thread was not there when the recording began."""
+        """True if the thread started after the recording began."""
         return all(known() is not thread for known in self._threads)
 
     def suspect_threads(self) -> None:
-        """A tensor arrived unexplained: if threads were at work, say so, once."""
+        """An unknown tensor arrived: if other threads were running, warn once."""
         if self.message or (self._elsewhere is None and not any(map(self.is_new, _threads()))):
             return
         who = f" (module {self._elsewhere!r} ran on another thread)" if self._elsewhere else ""
@@ -68,7 +72,7 @@ class UnseenWatch:
             warnings.warn(self.message, UnseenWorkWarning, stacklevel=2)
 
     def note_collective(self) -> None:
-        """A collective ran that no watched call made: say so, once."""
+        """Warn once about a collective that no watched call started."""
         message = (
             "a collective ran that could not be seen, such as a method of a process group. The tensors it may have written to "
             "are not served. Call the functions of torch.distributed instead."
@@ -79,7 +83,7 @@ class UnseenWatch:
 
 
 def _threads() -> list[threading.Thread]:
-    """Every thread object Python still knows, running or finished."""
+    """All thread objects Python still knows, running or finished."""
     for _ in range(100):
         try:
             return [*getattr(threading, "_dangling", ()), *threading.enumerate()]
@@ -88,17 +92,16 @@ def _threads() -> list[threading.Thread]:
     return threading.enumerate()
 
 
-# Marks the gradients that a replay cannot work out again: they went backward through code that is not in the log.
+# Marks gradients that a replay cannot recompute, because they went backward through code that is not in the log.
 #
-# `torch.autograd.grad` inside a forward is an operation: a replay makes the graph anew and calls it again. Where the
-# graph holds a `torch.autograd.Function`, TorchScript or another extension, the log has what these returned, and not
-# their backward.
+# `torch.autograd.grad` inside a forward is an operation: a replay rebuilds the graph and calls it again. If the graph
+# contains a `torch.autograd.Function`, TorchScript or another extension, the log has their results, but not their backward.
 
 _NOWHERE: frozenset[int] = frozenset()
 
 
 def mark_unseen_backward(log: Log) -> None:
-    """Mark results of `torch.autograd.grad` that depend on what a `torch.autograd.Function`, or unwatched code, returned."""
+    """Mark results of `torch.autograd.grad` that depend on a `torch.autograd.Function` or on unwatched code."""
     calls = {number for number, function in enumerate(log.functions) if function.func is torch.autograd.grad}
     if not calls:
         return
@@ -123,7 +126,7 @@ def _is_unseen(function: TorchFunction) -> bool:
 
 
 class _CustomFunctions:
-    """The codes of `torch.autograd.Function.forward` that operations ran in."""
+    """The code objects of `torch.autograd.Function.forward` in which operations ran."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -147,7 +150,7 @@ def _is_forward(code: CodeType | None) -> bool:
     return code is not None and is_of_custom_function(code, "forward")
 
 
-# Writes records: the part of capture that knows where every tensor came from.
+# Writes records.
 #
 # The interceptor reports torch calls, the module watcher reports modules; both ask here which record a tensor stands
 # for.
@@ -156,7 +159,7 @@ _SCALER = os.path.join("amp", "grad_scaler.py")
 
 
 class Recorder:
-    """The records of one recording, and what is needed to write the next one."""
+    """The records of one recording, and the state needed to write the next record."""
 
     def __init__(self, log: Log, keeper: Keeper, warns: bool = True) -> None:
         self.log = log
@@ -164,21 +167,21 @@ class Recorder:
         self.table = TensorTable()
         self.table.shared = keeper.shared
         self.memory = SharedMemory(self)
-        self.restorer: StateRestorer | None = None  # where the pass is to leave everything as it was
+        self.restorer: StateRestorer | None = None  # set if the pass is undone at its end
         self.nodes = NodeNames(log.rows)
         self.gradients = GradientWatcher(log, self._leaf) if log.backward is not None else None
         self.stack: list[ModuleCall] = []
         self.running: list[torch.nn.Module] = []  # the modules of `stack`
-        self.modules: list[torch.nn.Module] = []  # all that are known
-        self.hooks_gradients = False  # whether a hook was put on a tensor
-        self.registered: set[int] = set()  # the ids of parameters and buffers that modules have; the log holds them
+        self.modules: list[torch.nn.Module] = []  # all known modules
+        self.hooks_gradients = False  # True if a hook was registered on a tensor
+        self.registered: set[int] = set()  # ids of all registered parameters and buffers, which the log keeps alive
         self.outside = OutsideTensors(log, self.table, keeper, self.registered)
         self.unseen = UnseenWatch(log, warns)
-        self.transform_met: Callable[[], None] = lambda: None  # called where tensors of a transform of torch.func are met
+        self.transform_met: Callable[[], None] = lambda: None  # called when a tensor of a torch.func transform appears
         self._explainer = Explainer(self)
         self.suspects: dict[int, weakref.ref[Tensor]] = {}  # sources that unwatched code may have made in this pass
-        self.has_wrappers = False  # whether a model is compiled or parallel
-        self._from_outside_models: dict[int, bool] = {}  # by operation: whether no model and no parameter had a part in it
+        self.has_wrappers = False  # True if a model is compiled or parallel
+        self._from_outside_models: dict[int, bool] = {}  # by operation: True if it depends on no module and no parameter
         self.calls = 0
         self._function_numbers: dict[TorchFunction, int] = {}
         self._state_numbers: dict[int, int] = {}  # of parameters and buffers, by id
@@ -191,7 +194,7 @@ class Recorder:
     # Which record a tensor stands for -----------------------------------------------------------------------------
 
     def ref(self, tensor: Tensor) -> int:
-        """The number of the record `tensor` stands for."""
+        """The number of the record of `tensor`."""
         return (self.table.find(tensor) or self.explain(tensor)).number
 
     def explain(self, tensor: Tensor, leaving: ModuleCall | None = None) -> Entry:
@@ -212,7 +215,7 @@ class Recorder:
             return entry
 
     def is_computed(self, tensor: Tensor | None) -> bool:
-        """Whether a parameter was worked out from an input."""
+        """True if a parameter was computed from an input."""
         if tensor is None or is_lazy(tensor):
             return False
         with DisableTorchFunction():
@@ -231,14 +234,14 @@ class Recorder:
         return entry
 
     def protect(self, storage: int) -> None:
-        """This storage may be overwritten from now on: copy the old values for every kept activation and backup."""
+        """Called before this storage is written to: copy its values for all kept activations and backups."""
         with outside_dispatch_modes():
             self.keeper.before_write(storage)
             if self.restorer is not None:
                 living = self.outside.living_in(storage)
                 if living:
                     self.restorer.back_up(living)
-                    # FSDP makes parameters for the pass and frees them
+                    # FSDP allocates parameters for the pass and frees them
                     self.outside.keep_states(storage, also_registered=False)
             elif self.keeper.selection is None:
                 self.outside.keep_states(storage)
@@ -246,7 +249,7 @@ class Recorder:
     # Records that are not torch calls -----------------------------------------------------------------------------
 
     def add_input(self, tensor: Tensor, path: tuple[Any, ...]) -> Entry:
-        """`tensor` is given to the model from outside."""
+        """Record `tensor` as an input of the model."""
         entry = self.table.find(tensor)
         if entry is not None:
             self.log.input_paths.setdefault(entry.number, []).append(path)
@@ -266,7 +269,7 @@ class Recorder:
             return entry
 
     def enters(self, tensor: Tensor) -> None:
-        """In a recording, `tensor` is given to a model by the code around it: an input, unless a model had a part in it."""
+        """In `recording()`, the user's code passes `tensor` to a model: it is an input if no model computed it."""
         if self.memory:
             self.memory.look([tensor])
         entry = self.table.find(tensor)
@@ -281,7 +284,7 @@ class Recorder:
             self.write(MARKERS[Origin.INPUT], (entry.number,), tensor, entry.storage)
 
     def _is_outside_models(self, number: int) -> bool:
-        """Whether the result of an operation was computed without any module and any parameter."""
+        """True if an operation depends on no module and no parameter."""
         known = self._from_outside_models
         waiting = [number]
         while waiting:
@@ -299,8 +302,8 @@ class Recorder:
         return known[number]
 
     def add_outputs(self, outputs: list[tuple[Path, Tensor]]) -> None:
-        """Tensors are handed back by the model. Must run where torch functions are not watched."""
-        if self.memory:  # what was written to them unseen is recorded first: outputs come last in a log
+        """Record the model's outputs. Must run where torch functions are not watched."""
+        if self.memory:  # unseen writes to them are recorded first, because outputs come last in a log
             self.memory.look([tensor for _, tensor in outputs])
         known = [self.table.find(tensor) or self.explain(tensor, self._whole_model()) for _, tensor in outputs]
         for (path, tensor), entry in zip(outputs, known, strict=True):
@@ -313,11 +316,11 @@ class Recorder:
         number = self.append(self._row(MARKERS[Origin.OUTPUT], (parent,), tensor))
         log.details[number] = Details(also=also, output_path=path)
         if self.gradients is not None:
-            log.values[number] = handed = self._apart(tensor)  # with its autograd graph, for the user to run backward from
+            log.values[number] = handed = self._apart(tensor)  # with its autograd graph, so that the user can call backward
             if handed is not tensor:
                 self.gradients.note_handed(number, handed)
         elif parent >= 0 and self.keeper.selection is None and not also and self._is_there(parent):
-            kept = log.values[parent]  # a copy, where its memory was handed out
+            kept = log.values[parent]  # a copy, if its memory was handed out
             is_alias = isinstance(kept, Tensor) and self.table.storage_of(kept) == known.storage
             self.keeper.share(number, parent, known.storage if is_alias else None)
         else:
@@ -326,13 +329,14 @@ class Recorder:
             log.details[number].held = self.keeper.hold_arguments([(0, tensor)])
 
     def _is_there(self, number: int) -> bool:
-        """Whether the tensor of a record is kept, and nothing unseen has written to it."""
+        """True if the activation of a record is kept, and no unwatched code wrote to it."""
         return self.log.values[number] is not UNSAVED and not self.log.is_lost(number)
 
     def _apart(self, tensor: Tensor) -> Tensor:
-        """A tensor, or a copy where its memory is the user's and is going to be restored.
+        """The tensor itself, or a copy if it is in memory of the user that is going to be restored.
 
-        Of parameters and inputs a view: its node tells a backward pass from the model's output from those of other graphs.
+        For a parameter or input it returns a view: the view's node distinguishes a backward pass from the model's output
+        from one of other graphs.
         """
         restored = self.restorer.written_storages() if self.restorer is not None else set()
         with torch.enable_grad():
@@ -354,12 +358,12 @@ class Recorder:
         return number
 
     def append(self, row: Row) -> int:
-        """Write down an operation of which nothing is kept yet. Returns its number."""
+        """Append an operation without a kept value. Returns its number."""
         self.keeper.storages.append(None)
         return self.log.append(row)
 
     def cut_unfinished(self) -> None:
-        """Forget the operation that was being written down when an interrupt came; the columns of the log are of one length."""
+        """Remove the operation that an interrupt left half written, so that all columns of the log have the same length."""
         log = self.log
         columns: tuple[list[Any], ...] = (log.rows, log.values, log.versions, self.keeper.storages)
         length = min(map(len, columns))
@@ -390,7 +394,7 @@ class Recorder:
         storage: int | None,
         arguments: Arguments = ((), (), -1),
     ) -> Entry:
-        """Write down a tensor that no watched call made."""
+        """Write a record for a tensor that no watched call made."""
         number = self.append(self._row(function, parents, tensor, arguments))
         if tensor.requires_grad and not parents:
             self.log.leaves.add(number)
@@ -401,8 +405,8 @@ class Recorder:
         return self.table.point(tensor, number, storage)
 
     def _leaf(self, tensor: Tensor) -> int | None:
-        """The number of an input or parameter whose gradient autograd adds up."""
-        if isinstance(tensor, Parameter):  # whatever was written to it since
+        """The number of the input or parameter `tensor`, whose gradient autograd accumulates."""
+        if isinstance(tensor, Parameter):  # even if it was written to since
             for state in self.log.states[len(self._state_numbers) :]:
                 self._state_numbers.setdefault(id(state.tensor), state.number)
             number = self._state_numbers.get(id(tensor))
@@ -411,9 +415,9 @@ class Recorder:
         return entry.number if entry is not None else None
 
     def unseen_collective(self) -> None:
-        """A collective ran that no watched call made: it may have written to any tensor that is alive."""
+        """A collective ran that no watched call started: it may have written to any live tensor."""
         if self.has_wrappers and not self.stack:
-            return  # a parallel wrapper sends buffers around before the model runs
+            return  # a parallel wrapper broadcasts buffers before the model runs
         living = self.table.live_storages() - {s for state in self.log.states.tensors for s in storages_of(state)}
         for storage in living:
             self.keeper.lose(storage)
@@ -422,7 +426,7 @@ class Recorder:
     # Memory ---------------------------------------------------------------------------------------------------------
 
     def also(self, tensors: Iterable[Tensor]) -> tuple[tuple[int, ...], list[int]]:
-        """Writes that reached these tensors through other views since they were recorded, and whose slots they are."""
+        """Writes that reached these tensors through other views since they were recorded, and the slots of those tensors."""
         last_write = self.table.last_write
         found: dict[int, None] = {}
         slots: list[int] = []
@@ -437,10 +441,10 @@ class Recorder:
         return tuple(found), slots
 
     def current(self, tensor: Tensor, entry: Entry) -> Entry:
-        """The entry of a tensor that crosses a module's boundary, with its present values.
+        """The entry of a tensor that enters or leaves a module, with its present values.
 
-        If another view wrote to it since it was recorded, it gets a new record here, so that the values kept for the
-        boundary are those that crossed it.
+        If another view wrote to the tensor since it was recorded, it gets a new record here, so that the kept values are
+        those that entered or left.
         """
         if type(tensor) in PLAIN_CLASSES and self.table.last_write.get(entry.storage, -1) <= entry.number:
             return entry
@@ -460,17 +464,19 @@ class Recorder:
             return entry
 
     def gradients_arrived(self, roots: tuple[int, ...]) -> None:
-        """A backward pass from these records is about to fill `.grad`s: those that are there may be added to in place."""
+        """Called before a backward pass from these records: protect existing `.grad`s, which may be added to in place."""
         self._backward_roots = roots
         for tensor in self.outside.known():
             gradient = tensor.grad if tensor.is_leaf else None
             if gradient is not None and self.table.find(gradient) is not None:
                 for storage in storages_of(gradient):
                     self.protect(storage)
-                del self.table.entries[id(gradient)]  # what is read afterwards is another value
+                del self.table.entries[id(gradient)]  # a later read of it is a different value
 
     def note_scale(self, roots: tuple[int, ...]) -> None:
-        """Note what a gradient scaler multiplied the loss by. Not read here: that would wait for the device."""
+        """Note the factor by which a gradient scaler multiplied the loss. It is not read here: that would wait for the
+        device.
+        """
         assert self.log.backward is not None
         self.log.backward.scale = None
         for record in (self.log.operations[number] for number in roots if number >= 0):
@@ -479,7 +485,7 @@ class Recorder:
                 self.log.backward.scale = factor if isinstance(factor, Tensor) else None
 
     def may_change_gradients(self, tensors: list[Tensor]) -> bool:
-        """Whether there are backward hooks, on tensors or on modules, that may change the gradients of these."""
+        """True if backward hooks, on tensors or modules, may change the gradients of these tensors."""
         if self.hooks_gradients:
             return True
         with DisableTorchFunction():
@@ -490,9 +496,9 @@ class Recorder:
         return tuple(n for n in self._backward_roots if n >= 0)
 
     def _mark_passing(self) -> None:
-        """Mark the sources that are gone now that all is put back: they were made in the pass.
+        """Mark the sources that are gone after everything was restored: they were made in the pass.
 
-        Where gradients are followed autograd may hold them, so those that no module has count as made in the pass.
+        If gradients are followed, autograd may hold them; then sources that no module holds count as made in the pass.
         """
         if not self.suspects:
             return
@@ -507,13 +513,13 @@ class Recorder:
         self.suspects.clear()
 
     def close(self) -> None:
-        """Let go of everything but the log."""
+        """Release everything but the log."""
         mark_unseen_backward(self.log)
         self.log.states.mark()
         if self.log.backward is not None:
             self.log.backward.scale = None
         self.gradients = None
-        self.transform_met = lambda: None  # what was there leads back here
+        self.transform_met = lambda: None  # the old callback refers back to this object
         self.table.clear()
         self.stack.clear()
         self.registered.clear()

@@ -14,34 +14,34 @@ from ..log.records import Log
 
 
 def refuse_inside_vmap() -> None:
-    """Raise where a tensor has the shape of one sample, but is a whole batch in memory."""
+    """Raise inside `vmap`, where a tensor has the shape of one sample but its memory holds the whole batch."""
     if is_inside_vmap():
         raise InvalidArgument(
             "a recording cannot begin inside torch.vmap, nor inside jacfwd or hessian, which use it: there a tensor has the "
-            "shape of one sample, but what would be kept of it is the whole batch. Log from outside: "
+            "shape of one sample, but its memory holds the whole batch. Log from outside: "
             "torcheer.log_forward_pass(torch.vmap(model), inputs)."
         )
 
 
 def refuse_inside_compiled_code() -> None:
-    """Raise where torch.compile would compile the recording itself, and with it what is to be recorded."""
+    """Raise where torch.compile would compile the recording together with the model."""
     if is_inside_compiled_code():
         raise InvalidArgument(
-            "a recording cannot begin inside a function that torch.compile compiles, where the operations it is to see are "
-            "compiled away. Log from outside, also the compiled function itself: "
+            "a recording cannot begin inside a function that torch.compile compiles, because the operations "
+            "are compiled away there. Log from outside; a compiled function can be logged itself: "
             "torcheer.log_forward_pass(compiled, inputs); or put @torch.compiler.disable on the function that logs."
         )
 
 
 def refuse_unrun(result: Any, log: Log) -> None:
-    """Raise when a model returned a generator or coroutine, which has not computed anything yet; warn if a part of it ran."""
+    """Raise if a model returned a generator or coroutine that has computed nothing yet; warn if part of it ran."""
     unrun = find_leaves(result, _is_unrun)
     if not unrun:
         return
     cls = type(unrun[0])
     for one in unrun:
         if issubclass(type(one), (Generator, Coroutine)):
-            one.close()  # Python would warn that a coroutine was never awaited
+            one.close()  # avoids Python's warning about a coroutine that was never awaited
     has_run = any(record.origin is Origin.OPERATION for record in log.operations)
     message = (
         f"the model returned a {cls.__name__}, which computes nothing until it is used, so {'some' if has_run else 'all'} of "
@@ -66,7 +66,7 @@ def _use_of(cls: type) -> str:
 
 
 def warn_if_empty(log: Log) -> None:
-    """Warn when nothing was computed and no tensor came out of a model: there is nothing to show."""
+    """Warn if nothing was computed and the model returned no tensor."""
     if all(record.origin is Origin.INPUT for record in log.operations):
         message = "this log is empty: no torch operation was seen, and the model returned no tensor."
         log.notes.append(message)

@@ -1,4 +1,4 @@
-"""Begins and ends one recording, and leaves the world as it found it."""
+"""Begins and ends one recording, and restores everything the pass changed."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from .refusals import refuse_inside_vmap, refuse_unrun
 
 _OPTIMIZERS = os.path.dirname(inspect.getfile(torch.optim.Optimizer))
 
-_running: list[Session] = []  # the recordings that are watching, the one that began last at the end
-_around: ContextVar[tuple[object, ...]] = ContextVar("recordings", default=())  # the marks of those around this code
-Start = int | RandomState | None  # a seed, or the random state to start from; None: the state that is found
+_running: list[Session] = []  # the recordings that are watching, the latest last
+_around: ContextVar[tuple[object, ...]] = ContextVar("recordings", default=())  # the marks of the recordings around this code
+Start = int | RandomState | None  # a seed, or the random state to start from; None: the present state
 
 
 class Session(Managed["Session"]):
@@ -72,7 +72,8 @@ class Session(Managed["Session"]):
         self.mark = object()
         self.task = _current_task()
         self._undo = contextlib.ExitStack()
-        self._backs_up_everything = backs_up_everything  # all tensors, before the pass: also writes nobody saw are undone
+        # all tensors, before the pass, so that unseen writes are undone as well
+        self._backs_up_everything = backs_up_everything
 
     def _begin(self) -> Session:
         refuse_inside_vmap()
@@ -94,7 +95,7 @@ class Session(Managed["Session"]):
             self._close(error)
 
     def run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], start: Start) -> None:
-        """Run `model` once and record it; afterwards nothing outside the log has changed."""
+        """Run `model` once and record it. Afterwards nothing outside the log has changed."""
         refuse_inside_vmap()
         with thread_as_found(), fewer_collections():
             self._run(without_parallelism(model), args, kwargs, start)
@@ -139,7 +140,7 @@ class Session(Managed["Session"]):
             self.recorder.gradients.watch(self.recorder.gradients.outputs)
 
     def _leave_as_found(self, undone: left_as_found, entered: float) -> None:
-        """Set up the end of the pass: kept tensors are copied before anything is restored, then the log is closed."""
+        """Arrange the end of the pass: copy kept tensors before anything is restored, then close the log."""
         restorer = undone.restorer
         undone.first.callback(self._look_for_moves, undone)
         undone.first.callback(lambda: list(map(self.keeper.before_write, restorer.written_storages())))
@@ -151,12 +152,14 @@ class Session(Managed["Session"]):
         undone.last.callback(self._note_lazy_states, restorer)
 
     def _look_for_moves(self, undone: left_as_found) -> None:
-        """What is kept of a tensor that was given other memory (`t.data = …`) shares its count, which is put back."""
+        """Restoring a tensor whose memory was replaced (`t.data = …`) changes the version count of its kept alias: note the
+        new count.
+        """
         if any(function.name == "set_data" for function in self.log.functions):
             undone.last.callback(self.keeper.count_again, self.keeper.intact())
 
     def _keep_left_behind(self, undone: left_as_found) -> None:
-        """Where gradients are followed, backward passes need what is undone now."""
+        """If gradients are followed, remember what the pass changed: backward passes need it."""
         if self.recorder.gradients is not None and undone.error is None:
             self.recorder.gradients.keep_left_behind(undone.restorer, undone.random.before)
 
@@ -166,7 +169,7 @@ class Session(Managed["Session"]):
         self.log.seconds.update(setup=started - entered, forward=forward, cleanup=now - started - forward)
 
     def _note_lazy_states(self, restorer: StateRestorer) -> None:
-        """Mark lazy parameters: the operations that read them first saw tensors without elements."""
+        """Mark lazy parameters: until their first use they had no elements."""
         twins = {id(twin) for _, twin in restorer.lazy}
         if twins:
             states = self.log.states
@@ -182,7 +185,7 @@ class Session(Managed["Session"]):
     def _find_outputs(self) -> None:
         """In `recording()`, outputs are the results that no operation used and that the program still holds.
 
-        Tensors that an optimizer made are its state, and do not count.
+        Tensors made by an optimizer are its state and do not count.
         """
         operations = self.log.operations
         consumed = {parent for record in operations for parent in record.parents}
@@ -206,7 +209,7 @@ class Session(Managed["Session"]):
 
 
 class _Watching(Managed[None]):
-    """Inside, everything that this thread runs is written down."""
+    """A block that records everything this thread runs."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -219,12 +222,12 @@ class _Watching(Managed[None]):
         session.began = perf_counter()
         with contextlib.ExitStack() as undo:
             if may_be_compiled():
-                undo.enter_context(run_uncompiled(has_wrappers=session.recorder.has_wrappers))  # our hooks know wrappers
+                undo.enter_context(run_uncompiled(has_wrappers=session.recorder.has_wrappers))  # our hooks handle wrappers
             undo.enter_context(session.watcher.watching())
             if restorer is not None:
                 restorer.hooks_start_here()
             undo.enter_context(interceptor)
-            undo.callback(leave_all, interceptor)  # where an interrupt left a module without its exit
+            undo.callback(leave_all, interceptor)  # for modules that an interrupt left without an exit
             _running.append(session)
             undo.callback(_running.remove, session)
             _around.set((*_around.get(), session.mark))
@@ -244,7 +247,7 @@ class _Watching(Managed[None]):
 
 
 def _refuse_overlap(session: Session) -> None:
-    """Raise where a recording of another task runs: what each of them runs meanwhile cannot be told apart."""
+    """Raise if another asyncio task is recording: calls of the two tasks cannot be told apart."""
     for other in _running if session.log.is_recording else ():
         is_another_task = other.task is not None and other.task is not session.task
         if other.log.is_recording and is_another_task and other.watcher.is_here() and other.mark not in _around.get():
@@ -262,7 +265,7 @@ def _current_task() -> object:
 
 
 def _ran_in_optimizer(site: Site | None) -> bool:
-    """Whether code of an optimizer ran something itself, not through a closure: one of torch's, or the `step` of another."""
+    """True if an optimizer ran this site itself, not through a closure: an optimizer of torch, or any other's `step`."""
     if site is None:
         return False
     functions = site.functions
@@ -274,12 +277,14 @@ def _ran_in_optimizer(site: Site | None) -> bool:
 def note_change(
     tensor: Tensor, what: object, where: object, module: Module | None, kind: Literal["output", "input", "function"], part: int
 ) -> None:
-    """An intervention put `tensor` in place of what a function or module returned, or a module was given: recordings show it.
+    """An intervention put `tensor` in place of a function's or module's output, or of a module's input: show it in
+    recordings.
 
     Args:
-        tensor: what the model goes on with.
-        what, where: the change and its place, which are put into words only if something is recording.
-        module: whose value it is, and of what `kind`; `part` is its number among the tensors that it returned or was given.
+        tensor: the value the model goes on with.
+        what, where: the change and its place, formatted only if something is recording.
+        module: the module whose value was replaced, and its `kind`; `part` is the tensor's index among the outputs or
+        inputs.
     """
     for session in _running:
         if session.watcher.is_here():
@@ -295,7 +300,7 @@ def note_change(
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """The error and those it was raised from or during."""
+    """The error and all its causes and contexts."""
     found: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:

@@ -1,4 +1,4 @@
-"""Two histories of one input side by side: where they part, and what is different there."""
+"""Compares two histories of one input: where they diverge, and what is different there."""
 
 from .comparing import compare as compare
 from .comparison import Comparison as Comparison

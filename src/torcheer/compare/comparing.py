@@ -1,4 +1,7 @@
-"""How much each operation makes an error grow that it inherits: its inherited error after against before."""
+"""`compare`: aligns two histories, runs b on the values of a, and finds the culprit.
+
+`amplifications` computes how much each operation makes an inherited error grow.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +24,26 @@ from ..replay.machine import refuse_changed_states, refuse_without_tensors
 from .alignment import Alignment, align
 from .comparison import Comparison, Unmatched
 from .culprit import Culprit
-from .culprit_search import Inquiry, unsynced
+from .culprit_search import CulpritSearch, unsynced
 from .gradients import GradientErrors, Gradients
 from .measures import Difference, difference_of_any, is_measurable
 from .outputs import ComparedOperation, ComparedOutput, compared_outputs, largest_jump
-from .own_error import Run, errors_that_matter, references, run_on_values_of_a
+from .own_error import RerunOfB, errors_that_matter, references, run_on_values_of_a
 from .parameters import ParameterDifference, parameter_differences, state_pairs
 from .steps import Side, renaming
 from .uninitialised import ignore_uninitialised
 
 
 def amplifications(
-    alignment: Alignment, run: Run, errors: Mapping[int, Difference | None], states: Mapping[int, int]
+    alignment: Alignment, run: RerunOfB, errors: Mapping[int, Difference | None], states: Mapping[int, int]
 ) -> dict[int, float]:
-    """By operation of b: its inherited error, divided by the largest error of the tensors and parameters that it is given.
+    """For each operation of b: its inherited error, divided by the largest error of its inputs and parameters.
 
-    Without operations that are given no error, or whose error is not known. `states` has parameters and buffers by number in a.
+    Operations with exact inputs, or with an unknown error, are left out. `states` has parameters and buffers by number in a.
     """
     of_states = {theirs: _relative(difference_of_any(*_values(alignment, ours, theirs))) for ours, theirs in states.items()}
     found: dict[int, float] = {}
-    passed_on: dict[int, float] = {}  # the error of an operation; where it is not known, the largest that it is given
+    passed_on: dict[int, float] = {}  # the error of an operation; if unknown, the largest error of its inputs
     for record in alignment.b.log.operations:
         number = record.number
         given = [passed_on[parent] for parent in record.dependencies if parent >= 0]
@@ -54,7 +57,7 @@ def amplifications(
 
 
 def _inherited(error: Difference | None, own: Difference | None, inherited: Difference | None, is_dirty: bool) -> float | None:
-    """The part of an error that an operation does not add itself, also by rounding of what it is given to fewer digits."""
+    """The part of an error that the operation itself, including the rounding of its inputs, does not add."""
     known = [inherited.relative] if inherited is not None else []
     if error is not None and own is not None and not is_dirty and math.isfinite(own.relative):
         known.append(max(0.0, error.relative - own.relative))
@@ -69,16 +72,16 @@ def _values(alignment: Alignment, ours: int, theirs: int) -> tuple[object, objec
     return alignment.a.index.state(ours).value, alignment.b.index.state(theirs).value
 
 
-# `compare`: align two histories, run one on values of the other, find the culprit.
+# `compare`: align two histories, run b on the values of a, find the culprit.
 
-_MUCH = 10  # times the tolerance: typical values that are further apart are noted
-_MOST_CULPRITS = 4  # that are looked for one after another; what else has an error is in the table
+_MUCH = 10  # multiple of the tolerance: a larger difference between typical values is noted
+_MOST_CULPRITS = 4  # culprits that are searched one after another; other errors are in the table
 
 
 def compare(
     a: ModelHistory, b: ModelHistory, *, names: Mapping[str, str] | None = None, tolerance: float | None = None
 ) -> Comparison:
-    """Compare two histories of one input, operation by operation, and find where they part.
+    """Compare two histories of one input, operation by operation, and find where they diverge.
 
     >>> import torch, torcheer
     >>> exact, fast = torch.nn.Sequential(torch.nn.GELU()), torch.nn.Sequential(torch.nn.GELU(approximate="tanh"))
@@ -88,16 +91,16 @@ def compare(
     ('different', 'gelu_1_1', (('approximate', 'none', 'tanh'),))
 
     Args:
-        a: the history that is taken as right, as logged or as loaded.
+        a: the history that is taken as correct, logged or loaded.
         b: the history that is compared with it, made from the same input.
-        names: what parts of addresses in a are called in b, `{"h": "layers"}`, where modules have other names. Without it they
-            are matched by their parameters and by structure.
-        tolerance: how large an error of an output, or of an operation by itself, may be, relative to the largest value of the
-            tensor. Without one it follows the dtypes.
+        names: maps parts of addresses in a to parts of addresses in b, `{"h": "layers"}`, if modules have other names.
+            Without it modules are matched by parameters and structure.
+        tolerance: the largest accepted error of an output, or own error of an operation, relative to the largest value of
+            the tensor. By default it depends on the dtypes.
 
-    An error is own or inherited: each operation of b is also run on the values of a, and what is left is its own. Limits: where
-    b was loaded without its parameters own errors are unknown; the culprit is then the first operation that differs though what
-    it was given agrees.
+    An error is own or inherited: each operation of b is also run on the values of a, and the remaining error is its own.
+    Limits: if b was loaded without its parameters, own errors are unknown; the culprit is then the first operation that
+    differs although its inputs agree.
     """
     _check(a, "a")
     _check(b, "b")
@@ -110,17 +113,17 @@ def compare(
     ignore_uninitialised(alignment)
     reference = references(alignment, pairs)
     order, synced, run = _culprits(alignment, reference, tolerance)
-    inquiry = Inquiry(alignment, synced, _by_state(alignment, parameters))
+    search = CulpritSearch(alignment, synced, _by_state(alignment, parameters))
     others = sorted(run.dirty & synced - set(order))
-    culprits = [inquiry.culprit(number, run, reference) for number in (*order, *others)]
-    _drop_others(alignment, synced, inquiry)
+    culprits = [search.culprit(number, run, reference) for number in (*order, *others)]
+    _drop_others(alignment, synced, search)
     gradients = Gradients(alignment, synced, pairs, tolerance)
     rows = _rows(alignment, run, pairs, gradients.errors, tolerance)
     outputs = compared_outputs(alignment, rows, tolerance)
-    unknown = _first_unexplained(alignment, rows, run, inquiry)
+    unknown = _first_unexplained(alignment, rows, run, search)
     if unknown is not None and not (order and order[0] < unknown[0]):
         culprits.insert(0, unknown[1])
-    if (lone := inquiry.lone_output()) is not None:
+    if (lone := search.lone_output()) is not None:
         culprits.append(lone)
     named: dict[object, Culprit] = {}
     for one in culprits:
@@ -145,7 +148,7 @@ def compare(
             *_notes(rows, run),
             *_other_outputs(alignment),
             *_small_values(outputs),
-            *(_other_arguments(inquiry) if not culprits else ()),
+            *(_other_arguments(search) if not culprits else ()),
         ),
     )
 
@@ -173,25 +176,25 @@ def _check(history: Any, name: str) -> None:
 
 
 def _check_inputs(alignment: Alignment) -> None:
-    """Raise where the two were given other inputs."""
+    """Raise if the two histories have different inputs."""
     a, b = alignment.a, alignment.b
     for number in b.inputs:
         apart = alignment.error(number)
         if apart is not None and apart.relative > alignment.tolerance(number) and not _is_converted(alignment, number):
             ours, theirs = alignment.pair(number)
             raise InvalidArgument(
-                f"the histories are of other inputs: {ours.label} of a and {theirs.label} of b differ by "
+                f"the histories have different inputs: {ours.label} of a and {theirs.label} of b differ by "
                 f"{apart.largest:.3g}. Log both models with the same input, or use torcheer.compare_models(a, b, x)."
             )
     if a.inputs and b.inputs and not any(number in alignment.of_b for number in b.inputs):
         shapes = [", ".join(str(side.log.operations[n].shape) for n in side.inputs) for side in (a, b)]
         raise InvalidArgument(
-            f"the histories are of other inputs: {shapes[0]} in a, {shapes[1]} in b. Log both with the same one."
+            f"the histories have different inputs: {shapes[0]} in a, {shapes[1]} in b. Log both with the same one."
         )
 
 
 def _is_converted(alignment: Alignment, number: int) -> bool:
-    """Whether an input of b is the input of a in another dtype, in which some of its values are not finite."""
+    """True if an input of b is the input of a in another dtype, in which some of its values are not finite."""
     ours, theirs = alignment.value_of_a(number), alignment.b.value(number)
     if ours is None or theirs is None:
         return False
@@ -199,8 +202,10 @@ def _is_converted(alignment: Alignment, number: int) -> bool:
         return same_bits(ours.detach().to(theirs.device, theirs.dtype), theirs)
 
 
-def _culprits(alignment: Alignment, reference: dict[int, Tensor], tolerance: float | None) -> tuple[list[int], set[int], Run]:
-    """The first operations with errors of their own; the operations after which b goes on with values of a; that run."""
+def _culprits(
+    alignment: Alignment, reference: dict[int, Tensor], tolerance: float | None
+) -> tuple[list[int], set[int], RerunOfB]:
+    """The first operations with own errors; the operations after which b continues with values of a; and that run."""
     everything = {number for number in alignment.of_b if alignment.value_of_a(number) is not None}
     forced = run_on_values_of_a(alignment, reference, forced=None, tolerance=tolerance)
     found: list[int] = []
@@ -212,7 +217,7 @@ def _culprits(alignment: Alignment, reference: dict[int, Tensor], tolerance: flo
         if not errors:
             break
         found += _of_one_cause(alignment, errors, forced)
-        if forced.dirty <= set(found):  # nothing else has an error where all are given values of a
+        if forced.dirty <= set(found):  # no other operation has an error on inputs of a
             return found, everything, forced
     synced = everything - (lazy.dirty - set(found) - set(errors))
     if synced != everything:
@@ -220,18 +225,18 @@ def _culprits(alignment: Alignment, reference: dict[int, Tensor], tolerance: flo
     return found, synced, forced
 
 
-def _drop_others(alignment: Alignment, synced: set[int], inquiry: Inquiry) -> None:
-    """Drop matches that compute something else on the way to the same result: they are no errors, and no counterparts."""
+def _drop_others(alignment: Alignment, synced: set[int], search: CulpritSearch) -> None:
+    """Drop matches that compute different values on the way to the same result: they are neither errors nor counterparts."""
     ends = {*alignment.b.inputs, *alignment.b.outputs}
     for number in sorted(alignment.of_b):
         if number in synced or number in ends or alignment.value_of_a(number) is None:
             continue
-        if not inquiry.is_counterpart(number):
+        if not search.is_counterpart(number):
             alignment.drop(number)
 
 
-def _of_one_cause(alignment: Alignment, errors: list[int], forced: Run) -> list[int]:
-    """The first error, and those behind the same operations without a match: all users of a block that is missing."""
+def _of_one_cause(alignment: Alignment, errors: list[int], forced: RerunOfB) -> list[int]:
+    """The first error, and other errors behind the same unmatched operations: all users of a missing block."""
     first, *others = errors
     a, b = alignment.a, alignment.b
 
@@ -256,7 +261,7 @@ def _by_state(alignment: Alignment, parameters: list[ParameterDifference]) -> di
 
 def _rows(
     alignment: Alignment,
-    run: Run,
+    run: RerunOfB,
     states: dict[int, int],
     gradients: dict[int, GradientErrors],
     tolerance: float | None,
@@ -278,9 +283,9 @@ def _rows(
 
 
 def _first_unexplained(
-    alignment: Alignment, rows: list[ComparedOperation], run: Run, inquiry: Inquiry
+    alignment: Alignment, rows: list[ComparedOperation], run: RerunOfB, search: CulpritSearch
 ) -> tuple[int, Culprit] | None:
-    """The first operation that differs with unknown own error, though nothing it was given is known to differ."""
+    """The first operation that differs, with unknown own error, although its inputs are not known to differ."""
     errors = {row.b._number: row for row in rows}
     for row in rows:
         number = row.b._number
@@ -288,11 +293,11 @@ def _first_unexplained(
             continue
         given = [errors[parent] for parent in alignment.b.log.operations[number].dependencies if parent in errors]
         if all(one.error is None or one.error.relative <= one.tolerance for one in given):
-            return number, inquiry.unexplained(number)
+            return number, search.unexplained(number)
     return None
 
 
-def _notes(rows: list[ComparedOperation], run: Run) -> tuple[str, ...]:
+def _notes(rows: list[ComparedOperation], run: RerunOfB) -> tuple[str, ...]:
     unknown = [row for row in rows if row.b._number in run.failed]
     if not unknown:
         return ()
@@ -300,16 +305,16 @@ def _notes(rows: list[ComparedOperation], run: Run) -> tuple[str, ...]:
     return (f"the own error of {len(unknown)} of {len(rows)} operations is unknown, the first is {unknown[0].label}: {why}",)
 
 
-def _other_arguments(inquiry: Inquiry) -> tuple[str, ...]:
-    """A note of arguments that differ without other values."""
-    found = inquiry.arguments_without_effect()
+def _other_arguments(search: CulpritSearch) -> tuple[str, ...]:
+    """Lists arguments that differ but change no measured result."""
+    found = search.arguments_without_effect()
     if not found:
         return ()
     return (f"arguments differ, but no operation that can be measured gives other values: {few(found, 3, '; ')}",)
 
 
 def _small_values(outputs: list[ComparedOutput]) -> tuple[str, ...]:
-    """A note of the first output of which most values are further apart than its few large ones, which are its scale."""
+    """A note about the first output whose scale is set by a few large values, while most values differ by more."""
     for one in outputs:
         typical = one.typical
         if typical is not None and typical > _MUCH * one.tolerance:
@@ -321,9 +326,9 @@ def _small_values(outputs: list[ComparedOutput]) -> tuple[str, ...]:
 
 
 def _other_outputs(alignment: Alignment) -> tuple[str, ...]:
-    """A note that one of the two returns more tensors than the other."""
+    """A note that one model returns more tensors than the other."""
     a, b = alignment.a.outputs, alignment.b.outputs
     matched = sum(number in alignment.of_b for number in b)
     if matched == len(a) == len(b) or not matched:
         return ()
-    return (f"a returns {plural(len(a), 'tensor')}, b returns {len(b)}; those that correspond ({matched}) are compared",)
+    return (f"a returns {plural(len(a), 'tensor')}, b returns {len(b)}; the {matched} that correspond are compared",)

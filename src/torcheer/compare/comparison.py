@@ -1,4 +1,4 @@
-"""The data of a comparison's page: both graphs, with errors, partners and culprits."""
+"""`Comparison`, the result of `compare`: its verdict, text, table, pictures and page."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FIGURES = ["own error", "inherited error", "error"]
 
 @dataclass(frozen=True, slots=True)
 class PageSide:
-    """One of the two histories, with the figures and the partner of each operation, by its number."""
+    """One of the two histories, with the error figures and the match of each operation, by number."""
 
     history: ModelHistory
     figures: Mapping[int, tuple[float | None, ...]]
@@ -44,7 +44,7 @@ class PageSide:
 
 
 def payloads_of(sides: tuple[PageSide, PageSide], verdict: str, *, previews: bool, max_bytes: int) -> list[dict[str, Any]]:
-    """The data of both sides, with figures, partners and culprits."""
+    """The page data of both histories, with errors, matches and culprits."""
     payloads = [payload_of(side.history, previews=previews, max_bytes=max_bytes // 2) for side in sides]
     places = [_places(side.history) for side in sides]
     for side, payload, here, there in zip(sides, payloads, places, reversed(places), strict=True):
@@ -53,7 +53,7 @@ def payloads_of(sides: tuple[PageSide, PageSide], verdict: str, *, previews: boo
 
 
 def _places(history: ModelHistory) -> dict[int, int]:
-    """By number of an operation: its node."""
+    """Maps operation numbers to indices of nodes."""
     return {number: place for place, node in enumerate(history.graph.all_nodes) for number in node.operations}
 
 
@@ -72,17 +72,17 @@ def _add(payload: dict[str, Any], side: PageSide, verdict: str, here: dict[int, 
 
 
 def _plain(value: float | None) -> float | None:
-    """A figure as JSON can hold it: the largest float for infinity."""
+    """A figure for JSON: infinity becomes the largest float."""
     return 1e308 if value == float("inf") else value
 
 
-# A picture of one side of a comparison: errors as colour, and a frame around culprits.
+# A picture of one history of a comparison: errors as colours, and frames around culprits.
 
-_FRAME = "#D81B60"  # seen on light and on dark pages, and on every colour of the scale
+_FRAME = "#D81B60"  # visible on light and dark pages, and on every colour of the scale
 
 
 def culprit_operations(culprits: list[Culprit], side: str) -> list[int]:
-    """The operations of a side that culprits name, and all operations of blocks that only this side runs."""
+    """The operations of one history that culprits name, and all operations of blocks that only this history runs."""
     found: dict[int, None] = {}
     for one in culprits:
         operation = one.a if side == "a" else one.b
@@ -101,7 +101,7 @@ def draw_side(
     title: str,
     options: Mapping[str, Any],
 ) -> Picture:
-    """Draw a history with errors by operation as colour. A block with a culprit is not folded into one without."""
+    """Draw a history with errors as colours. Folding keeps blocks with a culprit apart."""
     chosen = picture_options({"color_by": _error(errors), **options})
     framed = set(culprits)
 
@@ -115,7 +115,7 @@ def draw_side(
 
 
 def _error(errors: Mapping[int, float]) -> Callable[[Node], float | None]:
-    """The largest error of the operations of a node; infinite errors are drawn as the largest finite one."""
+    """A function that gives the largest error of a node's operations; infinite errors get the largest finite error."""
     most = max((error for error in errors.values() if math.isfinite(error)), default=1.0) or 1.0
 
     def own_error(node: Node) -> float | None:
@@ -127,7 +127,7 @@ def _error(errors: Mapping[int, float]) -> Callable[[Node], float | None]:
 
 
 def _set_apart(graph: Graph, framed: set[int]) -> Graph:
-    """The graph with another structure for nodes of culprits, so that folding takes them for equal to no other node."""
+    """The graph with unique structures for culprits' nodes, so that folding joins them with no other node."""
 
     def apart(node: Node) -> Node:
         return replace(node, structure=lambda: ("culprit", node.key)) if framed.intersection(node.operations) else node
@@ -135,16 +135,16 @@ def _set_apart(graph: Graph, framed: set[int]) -> Graph:
     return replace(graph, all_nodes=tuple(map(apart, graph.all_nodes)))
 
 
-# Comparison: where two histories of one input part. What `torcheer.compare` returns.
+# `Comparison`: where two histories of one input diverge.
 
 Verdict = Literal["equal", "equal within tolerance", "different", "not compared"]
-_LOST = 0.5  # of the scale: a value with an error from here on has nothing in common with that of a
-_MOST = 30  # rows that a notebook shows
+_LOST = 0.5  # as a fraction of the scale: a value with this error has nothing in common with the value of a
+_MOST = 30  # rows in a notebook
 
 
 @dataclass(frozen=True, slots=True)
 class Unmatched:
-    """The operations that exist on one side only."""
+    """The operations without a match."""
 
     a: tuple[Operation, ...]
     b: tuple[Operation, ...]
@@ -158,7 +158,7 @@ class Unmatched:
 
 
 class Parts(NamedTuple):
-    """What a verdict says, a sentence each."""
+    """The verdict in three sentences."""
 
     outputs: str
     structure: str
@@ -167,12 +167,12 @@ class Parts(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Comparison(Shown):
-    """Where two histories of one input part: a verdict, the culprit, and the error of every operation.
+    """Where two histories of one input diverge: a verdict, the culprit, and the error of every operation.
 
-    The outputs decide the verdict; where neither of the two returns a tensor, the values that nothing uses. It is true where
-    the two are equal, or equal within the tolerance. The verdict is "not compared" where nothing differs that can be compared,
-    but the values of an output were not kept or cannot be read, or no output has any. `parts` says outputs, structure and
-    operations apart.
+    The outputs decide the verdict; if neither history returns a tensor, the operations that nothing uses. A comparison is
+    true if the two are equal, or equal within the tolerance. The verdict is "not compared" if no difference was found, but
+    the values of an output were not kept or cannot be read, or there is no output to compare. `parts` has sentences about
+    outputs, structure and operations.
     """
 
     a: ModelHistory
@@ -185,28 +185,28 @@ class Comparison(Shown):
     gradient_culprit: GradientCulprit | None = None
     notes: tuple[str, ...] = ()
     compared_outputs: list[ComparedOutput] = field(default_factory=list)
-    largest_jump: ComparedOperation | None = None  # the operation before the worst output at which rounding grows most
-    gradient_beyond: GradientBeyond | None = None  # the gradient of a parameter or input that is above its tolerance
+    largest_jump: ComparedOperation | None = None  # the operation before the worst output at which the error grows most
+    gradient_beyond: GradientBeyond | None = None  # the gradient of a parameter or input that is furthest above its tolerance
 
     @property
     def culprit(self) -> Culprit | None:
-        """The first operation with an error of its own above the tolerance; None where there is none."""
+        """The first operation with an own error above the tolerance; None if there is none."""
         return self.culprits[0] if self.culprits else None
 
     @property
     def outputs(self) -> list[ComparedOperation]:
-        """The outputs that both have."""
+        """The outputs of both histories."""
         return [row for row in self.rows if row.a.is_output_layer]
 
     @property
     def output_error(self) -> float | None:
-        """The largest error of an output, relative to its scale; None where no output can be compared."""
+        """The largest error of an output, relative to its scale; None if no output can be compared."""
         known = [one.error.relative for one in self.compared_outputs if one.error is not None and one.row.a.is_output_layer]
         return max(known, default=None)
 
     @property
     def has_unknown_errors(self) -> bool:
-        """Whether the own error of an operation that differs is not known."""
+        """True if the own error of an operation that differs is unknown."""
         return any(row.own_error is None and row.error is not None and not row.error.is_none for row in self.rows)
 
     @property
@@ -227,9 +227,9 @@ class Comparison(Shown):
 
     @property
     def first_lost(self) -> ComparedOperation | None:
-        """The first operation whose value is lost in b, where an output differs though no operation has an error of its own.
+        """The first operation whose value is lost in b, if an output differs although no operation has an own error.
 
-        Rounding adds up, or values are too small or too large for the dtype of b.
+        Either rounding errors add up, or values are too small or too large for the dtype of b.
         """
         error = self.output_error
         if self.culprits or error is None or error < max(_LOST, self.tolerance):
@@ -238,7 +238,7 @@ class Comparison(Shown):
 
     @property
     def _has_other_outputs(self) -> bool:
-        """Whether the two return other tensors: of other shapes, or one that only one of the two computes."""
+        """True if the two return different tensors: of other shapes, or a tensor that only one of them computes."""
         alone = [any(one.is_output_layer for one in side) for side in (self.unmatched.a, self.unmatched.b)]
         none_in_common = not self.outputs and bool(self.a.outputs or self.b.outputs)
         return all(alone) or none_in_common or any(one.shown_by is None for one in self.culprits)
@@ -250,11 +250,11 @@ class Comparison(Shown):
 
     @cached_property
     def table(self) -> ErrorTable:
-        """Every operation that both have: label, names, own and inherited error, cosine, ULPs."""
+        """Every matched operation: label, names, own and inherited error, cosine, ULPs."""
         return ErrorTable(self.rows, any(row.gradient_error is not None for row in self.rows))
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The table as a pandas DataFrame, one row per operation that both have."""
+        """The table as a pandas DataFrame, one row per matched operation."""
         return data_frame([row.as_row() for row in self.rows])
 
     # Pictures ---------------------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class Comparison(Shown):
         format: str | None = None,
         **options: Unpack[DrawOptions],
     ) -> Picture:
-        """Draw the graph of one of the two, coloured by the own error of its operations (by the error where that is unknown).
+        """Draw the graph of one history, coloured by the own errors of its operations (by errors if unknown).
 
         Args:
             path, format, options: as in `ModelHistory.draw`.
@@ -281,7 +281,7 @@ class Comparison(Shown):
         return draw_side(history, path, format, self._errors_of(side), culprits, title, options)
 
     def _errors_of(self, side: str) -> dict[int, float]:
-        """By number of an operation: its own error, or its error where that is unknown."""
+        """Maps operation numbers to own errors, or to errors if unknown."""
         errors = [(row.a if side == "a" else row.b, row.own_error or row.error) for row in self.rows]
         return {operation._number: error.relative for operation, error in errors if error is not None}
 
@@ -344,7 +344,7 @@ class Comparison(Shown):
         return "the output" if is_only and not output.is_unusual else output.row.label
 
     def _operations_said(self, output: ComparedOutput | None) -> str:
-        """What the operations say of an error of the output, where none has an error of its own."""
+        """A statement about the operations, if an output differs and no operation has an own error."""
         if output is not None and output.is_unusual:
             return "which operation makes it differ cannot be told, since it is sparse, quantised or nested"
         unknown, what = ("known to be ", "the error") if self.has_unknown_errors else ("", "rounding")
@@ -386,14 +386,14 @@ class Comparison(Shown):
         return f"{plural(len(differing), 'parameter')} {'differs' if len(differing) == 1 else 'differ'}"
 
     def _other_number_of_outputs(self) -> str:
-        """How many tensors each side returns, where the culprit is behind one that only one side returns."""
+        """The numbers of returned tensors, if the culprit is an output that only one history has."""
         a, b = len(self.a.outputs), len(self.b.outputs)
         if self.culprit is None or self.culprit.shown_by is not None or a == b:
             return ""
         return f"; a returns {plural(a, 'tensor')}, b returns {b}"
 
     def _compared_words(self) -> str:
-        """How many operations give the same bits, where the outputs do."""
+        """How many operations have equal bits, if the outputs do."""
         known = [row for row in self.rows if row.error is not None]
         same = [row for row in known if row.error is not None and row.error.is_none]
         left = len(self.rows) - len(known)
@@ -406,7 +406,7 @@ class Comparison(Shown):
 
     @property
     def parts(self) -> Parts:
-        """What the verdict says of the outputs, of the structure and of the operations, a sentence each."""
+        """The verdict in three sentences: about the outputs, the structure and the operations."""
         return Parts(self._outputs_part(), self._structure_part(), self._operations_part())
 
     def _outputs_part(self) -> str:
@@ -480,13 +480,13 @@ def _culprit_lines(culprit: Culprit) -> list[str]:
 
 
 def _source_lines(culprit: Culprit | GradientCulprit) -> list[str]:
-    """The operation of a culprit in each of the two, with its source line."""
+    """The operation of a culprit in each history, with its source line."""
     sides = [(name, one) for name, one in (("a", culprit.a), ("b", culprit.b)) if one is not None]
     return [f"\tIn {name}: {one.label}{f' ({one.source})' if one.source is not None else ''}" for name, one in sides]
 
 
 def _sameness(rows: list[ComparedOperation]) -> str:
-    """What operations have in common whose values are equal."""
+    """A phrase for the equality of these rows."""
     if any(row.a.tensor_dtype != row.b.tensor_dtype for row in rows):
         return "the same values, some in another dtype"
     return "the same values" if any(row.error is not None and row.error.is_of_bits for row in rows) else "the same bits"
@@ -497,7 +497,7 @@ def _error_of_output(output: ComparedOutput) -> float:
 
 
 def _unwritten_words(row: ComparedOperation) -> str:
-    """Which elements of an output are not compared."""
+    """A phrase for the elements of an output that are not compared."""
     if row.error is None:
         return f"{row.label} is memory that was never written, and is not compared"
     count = math.prod(row.b.tensor_shape)

@@ -1,4 +1,4 @@
-"""The module calls that only one of two histories has: a block that was deleted, skipped, inserted or duplicated."""
+"""`Culprit`: the first operation with an own error, and what is different about it; and module calls of one history only."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from .steps import Side
 
 @dataclass(frozen=True, slots=True)
 class LoneModules:
-    """Neighbouring module calls that only one side runs, with all of their operations."""
+    """Neighbouring module calls that only one history runs, with all their operations."""
 
-    names: tuple[str, ...]  # addresses, with the number of the call where it is not the first: `blocks.3:2`
+    names: tuple[str, ...]  # addresses, with a call number above 1: `blocks.3:2`
     addresses: tuple[str, ...]
     operations: tuple[Operation, ...]
-    elsewhere: Operation | None = None  # the first operation of the first call on the other side, if it runs at another place
+    elsewhere: Operation | None = None  # the first operation of the same call in the other history, if it runs elsewhere there
 
 
 class LoneCalls:
-    """The outermost module calls without a matched operation. Constants that a call makes do not count."""
+    """The outermost module calls without a matched operation. Constants made in a call do not count."""
 
     def __init__(self, alignment: Alignment) -> None:
         self._sides = alignment.a, alignment.b
         self._calls = _lone(alignment.a, alignment.of_a), _lone(alignment.b, alignment.of_b)
 
     def around(self, operations: tuple[Operation, ...], *, of_a: bool) -> LoneModules | None:
-        """The lone calls that operations of one side ran in; None where the first of these ran in no lone call."""
+        """The lone calls around operations of one history; None if the first operation is in no lone call."""
         place = 0 if of_a else 1
         side, (calls, members) = self._sides[place], self._calls[place]
         varying = [one._number for one in operations if one._number in side.varying]
@@ -52,7 +52,7 @@ class LoneCalls:
         )
 
     def _elsewhere(self, call: ModuleCall, place: int) -> Operation | None:
-        """The first operation of the same call on the other side, where it is a lone call too."""
+        """The first operation of the same call in the other history, if that call is lone too."""
         side, other = self._sides[place], self._sides[1 - place]
         calls, members = self._calls[1 - place]
         for twin in {one.number: one for one in calls.values()}.values():
@@ -66,7 +66,7 @@ def _name(call: ModuleCall) -> str:
 
 
 def _lone(side: Side, matched: dict[int, int]) -> tuple[dict[int, ModuleCall], dict[int, list[int]]]:
-    """By operation: the outermost call around it that has no operation with a match; and by call: its operations."""
+    """operation -> the outermost call around it without any match; call -> its operations."""
     shared = {
         call
         for step in side.steps
@@ -86,23 +86,24 @@ def _lone(side: Side, matched: dict[int, int]) -> tuple[dict[int, ModuleCall], d
     return calls, members
 
 
-# Culprit: the first operation with an error of its own, and what is different about it.
+# `Culprit`: the first operation with an own error, and what is different about it.
 
-UNSAID = object()  # stands for an argument that one of two calls does not name
+UNSAID = object()  # the value of an argument that one of two calls does not have
 
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """The first operation with an error of its own.
+    """The first operation with an own error.
 
-    `a` and `b` are the operation in both histories; one of them is None where only the other history runs it (a missing scale).
-    `arguments` are those that differ, `(name, value in a, value in b)`; `parameters` are those it uses that differ. `missing`
-    ran only in a and `extra` only in b, between operations that agree and the first one that does not, which is `shown_by`.
+    `a` and `b` are the operation in both histories; one of them is None if only the other history runs it (a missing scale).
+    `arguments` are the differing arguments, `(name, value in a, value in b)`; `parameters` are its differing parameters.
+    `missing` ran only in a and `extra` only in b, after the last operations that agree and before `shown_by`, the first that
+    differs.
     """
 
     a: Operation | None
     b: Operation | None
-    shown_by: tuple[Operation, Operation] | None  # None for an output that only one of the two has
+    shown_by: tuple[Operation, Operation] | None  # None for an output that only one history has
     own_error: Difference | None
     arguments: tuple[tuple[str, Any, Any], ...] = ()
     parameters: tuple[ParameterDifference, ...] = ()
@@ -110,33 +111,33 @@ class Culprit:
     extra: tuple[Operation, ...] = ()
     inputs: tuple[tuple[Operation, Operation], ...] = ()  # parents in a and in b that do not correspond
     is_explained_by_parameters: bool = False
-    lone: LoneModules | None = None  # whole module calls that only one of the two runs
+    lone: LoneModules | None = None  # whole module calls that only one history runs
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The module calls that only one of the two runs: `("blocks.3",)` where that block was deleted; empty without any."""
+        """The module calls that only one history runs: `("blocks.3",)` if that block was deleted; empty if there are none."""
         return self.lone.names if self.lone is not None else ()
 
     @property
     def _operation(self) -> Operation:
-        """The operation in a; in b where only b runs it."""
+        """The operation in a, or in b if only b runs it."""
         operation = self.a if self.a is not None else self.b
         assert operation is not None
         return operation
 
     @property
     def label(self) -> str:
-        """The label in a; in b where only b runs it."""
+        """The label in a, or in b if only b runs it."""
         return self._operation.label
 
     @property
     def module(self) -> str | None:
-        """The address of the module it ran in, or of the first whole module that only one of the two runs."""
+        """The address of its module, or of the first whole module that only one history runs."""
         return self.lone.addresses[0] if self.lone is not None else self._operation.containing_module
 
     @property
     def name(self) -> str:
-        """Its name in a sentence: label and module in a, and those in b where they differ."""
+        """Its name in a sentence: label and module in a, and in b if they differ."""
         if self._is_block:
             return _listed([repr(name) for name in self.modules])
         if self.a is None or self.b is None:
@@ -151,7 +152,7 @@ class Culprit:
 
     @property
     def argument_words(self) -> list[str]:
-        """The arguments that differ, in words."""
+        """The differing arguments, in words."""
         return [f"{name} is {short(one)} in a and {short(other)} in b" for name, one, other in self.arguments]
 
     @property
@@ -195,7 +196,7 @@ class Culprit:
         return "the same call gives another result"
 
     def _lost(self) -> str | None:
-        """In words, that values are not finite in one where they are in the other; None where there are no such values."""
+        """Says that values are not finite in one history but finite in the other; None if there are no such values."""
         if self.a is None or self.b is None or self.own_error is None or self.own_error.relative != float("inf"):
             return None
         values = self.a.tensor_contents, self.b.tensor_contents
@@ -237,7 +238,7 @@ def _listed(words: list[str]) -> str:
 
 
 def _modules(operations: tuple[Operation, ...]) -> str:
-    """In words, the module that all of several operations ran in; empty where there is none."""
+    """A phrase for the module in which all these operations ran; empty if there is none."""
     stacks = [one.containing_modules for one in operations]
     common = [names[0] for names in zip(*stacks, strict=False) if len(set(names)) == 1]
     named = [name for name in common if name.partition(":")[0]]

@@ -1,4 +1,4 @@
-"""What is different about operations with errors of their own: arguments, parameters, what ran before them."""
+"""Finds what is different about operations with own errors: arguments, parameters, or operations before them."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ from ..replay.machine import call_again, outcome
 from .alignment import Alignment
 from .culprit import UNSAID, Culprit, LoneCalls, LoneModules, short
 from .measures import Difference, is_close, tolerance_of
-from .own_error import Run
+from .own_error import RerunOfB
 from .parameters import ParameterDifference
 from .steps import Side
 
-_ALIKE = 4  # operations whose values look alike; more are passed on unchanged, or are constants
-_IMPLIED = (torch.dtype, torch.device, torch.memory_format)  # arguments that differ because the models have another dtype
+_ALIKE = 4  # most operations with equal values; if there are more, they are constants or passed on unchanged
+# arguments that differ because the models have another dtype or device
+_IMPLIED = (torch.dtype, torch.device, torch.memory_format)
 
 
-class Inquiry:
-    """Finds out what is different about operations with errors of their own."""
+class CulpritSearch:
+    """Finds what is different about operations with own errors."""
 
     def __init__(self, alignment: Alignment, synced: set[int], differing: dict[int, ParameterDifference]) -> None:
         self._alignment = alignment
-        self._synced = synced  # the operations of b after which it goes on with values of a
+        self._synced = synced  # the operations of b after which b continues with values of a
         self._synced_in_a = {alignment.of_b[one] for one in synced}
-        # of b: operations that compute something else on the way to the same result
+        # operations of b that compute different values on the way to the same result
         self._harmless = {b for b in alignment.of_b if b not in synced and alignment.value_of_a(b) is not None}
-        self._differing = differing  # by parameter or buffer of b, as its log numbers it
+        self._differing = differing  # by number of a parameter or buffer in the log of b
 
-    def culprit(self, number: int, run: Run, reference: dict[int, Tensor]) -> Culprit:
-        """What is different about an operation of b with an error of its own."""
+    def culprit(self, number: int, run: RerunOfB, reference: dict[int, Tensor]) -> Culprit:
+        """What is different about an operation of b with an own error."""
         a, b = self._alignment.a, self._alignment.b
         partner, pair = self._alignment.of_b[number], self._alignment.pair(number)
         own, allowed = run.own.get(number), run.tolerances.get(number, 0.0)
@@ -77,7 +78,7 @@ class Inquiry:
         pair: tuple[Operation, Operation],
         own: Difference | None,
     ) -> Culprit | None:
-        """The culprit behind operations that give the same elements in other shapes, such as `(2, 5, 16)` and `(10, 16)`."""
+        """The culprit behind operations that compute the same elements in other shapes, such as `(2, 5, 16)` and `(10, 16)`."""
         a, b = self._alignment.a, self._alignment.b
         twins = self._twins(missing, extra)
         if not twins:
@@ -96,7 +97,7 @@ class Inquiry:
         return None
 
     def _twins(self, missing: tuple[Operation, ...], extra: tuple[Operation, ...]) -> list[tuple[Operation, Operation]]:
-        """The operations of both sides that give the same elements, if few look alike."""
+        """Pairs of operations with the same elements, if there are few candidates."""
         looks: dict[object, list[Operation]] = {}
         for one in missing:
             looks.setdefault(self._alignment.a.value_signature(one._number), []).append(one)
@@ -108,7 +109,7 @@ class Inquiry:
         return pairs
 
     def _has_same_elements(self, one: Operation, other: Operation) -> bool:
-        """Whether two operations give the same elements in the same order, in whatever shape."""
+        """True if two operations have the same elements in the same order, in any shape."""
         ours, theirs = self._alignment.a.value(one._number), self._alignment.b.value(other._number)
         if ours is None or theirs is None or ours.numel() != theirs.numel():
             return False
@@ -123,18 +124,18 @@ class Inquiry:
         own: Difference | None,
         inputs: tuple[tuple[Operation, Operation], ...] = (),
     ) -> Culprit:
-        """The culprit where one side runs operations that the other does not run, or runs others instead."""
+        """The culprit if one history runs operations that the other does not run, or runs others instead."""
         if (lone := self._lone_modules(missing, extra)) is not None:
             first = lone.operations[0]
             ours, theirs = (first, None) if missing else (None, first)
             return Culprit(ours, theirs, shown_by, own, missing=missing, extra=extra, inputs=inputs, lone=lone)
-        which = -1 if missing and extra else 0  # the last ones, where each side runs something else; else the first
+        which = -1 if missing and extra else 0  # the last operations if both have others; else the first
         sides = (self._alignment.a, missing), (self._alignment.b, extra)
         ours, theirs = ((_changing(side, some) or some)[which] if some else None for side, some in sides)
         return Culprit(ours, theirs, shown_by, own, missing=missing, extra=extra, inputs=inputs)
 
     def lone_output(self) -> Culprit | None:
-        """The culprit behind the first output that only one side has; None where both sides have all outputs."""
+        """The culprit behind the first output that only one history has; None if both have all outputs."""
         sides = (self._alignment.a, self._alignment.of_a), (self._alignment.b, self._alignment.of_b)
         has_none = all(not side.outputs for side, _ in sides)
         missing, extra = (
@@ -152,7 +153,7 @@ class Inquiry:
         return LoneCalls(self._alignment)
 
     def _lone_modules(self, missing: tuple[Operation, ...], extra: tuple[Operation, ...]) -> LoneModules | None:
-        """The whole module calls that only one side runs, where the other runs nothing instead."""
+        """The whole module calls that only one history runs, if the other runs nothing instead."""
         if bool(missing) == bool(extra):
             return None
         return self._lone_calls.around(missing or extra, of_a=bool(missing))
@@ -164,7 +165,7 @@ class Inquiry:
         pair: tuple[Operation, Operation],
         own: Difference | None,
     ) -> Culprit | None:
-        """The first operation with other arguments or parameters of those that both sides run, but cannot be compared."""
+        """The first operation with other arguments or parameters, among matched operations whose values cannot be compared."""
         ours = {one._number: one for one in missing}
         for theirs in extra:
             number = theirs._number
@@ -179,7 +180,7 @@ class Inquiry:
     def _of_one_side_only(
         self, missing: tuple[Operation, ...], extra: tuple[Operation, ...]
     ) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-        """What each side runs, without operations that both run, but whose values cannot be compared."""
+        """The operations of each history, without matched operations whose values cannot be compared."""
         of_b, theirs = self._alignment.of_b, {one._number for one in extra}
         both = {of_b[one]: one for one in theirs if one in of_b and one not in self._harmless}
         ours = {one._number for one in missing} & both.keys()
@@ -189,7 +190,7 @@ class Inquiry:
         )
 
     def unexplained(self, number: int) -> Culprit:
-        """What is different about an operation of b that cannot be run again, or about what it is given."""
+        """What is different about an operation of b that cannot be run again, or about its inputs."""
         partner, pair = self._alignment.of_b[number], self._alignment.pair(number)
         missing, extra = self._between(partner, number)
         if (inside := self._differing_inside(missing, extra, pair, None)) is not None:
@@ -200,7 +201,7 @@ class Inquiry:
         return Culprit(*pair, pair, None, self._arguments(partner, number), self._parameters(number))
 
     def _is_given_the_same(self, partner: int, number: int) -> bool:
-        """Whether the two calls were logged with the same tensors as arguments, within the tolerance."""
+        """True if both calls were logged with equal tensor arguments, within the tolerance."""
         a, b = self._alignment.a, self._alignment.b
         for one, other in zip(a.log.operations[partner].parents, b.log.operations[number].parents, strict=False):
             if one < 0 or other < 0:
@@ -211,14 +212,14 @@ class Inquiry:
         return True
 
     def is_counterpart(self, number: int) -> bool:
-        """Whether a match is the same call in both: of one function, on operations that correspond, with equal arguments."""
+        """True if a match is the same call in both histories: same function, matched operations as inputs, equal arguments."""
         partner = self._alignment.of_b[number]
         differing = [value for _, *values in self._arguments(partner, number) for value in values]
         is_alike = self._alignment.is_wired_alike(number)
         return is_alike and all(isinstance(value, _IMPLIED) or value in (UNSAID, None) for value in differing)
 
     def arguments_without_effect(self) -> list[str]:
-        """In words: the operations that are called with other arguments, though their values agree."""
+        """Describes the operations whose arguments differ although their values agree."""
         a, b = self._alignment.a, self._alignment.b
         found = []
         for number, partner in sorted(self._alignment.of_b.items()):
@@ -226,7 +227,7 @@ class Inquiry:
             if _is_same(one[TEMPLATE], other[TEMPLATE]) and one[NAMES] == other[NAMES]:
                 continue
             if b.log.operations[number].function.is_view:
-                continue  # `view(2, -1)` and `view(2, 3)` are the same
+                continue  # `view(2, -1)` and `view(2, 3)` are equal
             for name, ours, theirs in self._arguments(partner, number):
                 if isinstance(ours, _IMPLIED) or isinstance(theirs, _IMPLIED):
                     continue
@@ -234,13 +235,13 @@ class Inquiry:
         return found
 
     def _parameters(self, number: int) -> tuple[ParameterDifference, ...]:
-        """The parameters that an operation of b uses and that differ."""
+        """The differing parameters that an operation of b uses."""
         record = self._alignment.b.log.operations[number]
         found = [self._differing[parent] for parent in record.parents if parent in self._differing]
         return tuple({one.name: one for one in found}.values())
 
     def _between(self, partner: int, number: int) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-        """What each side runs between operations that agree and this pair."""
+        """The operations of each history between the last that agree and this pair."""
         return unsynced(self._alignment.a, partner, self._synced_in_a), unsynced(self._alignment.b, number, self._synced)
 
     def _inputs(self, partner: int, number: int) -> tuple[tuple[Operation, Operation], ...]:
@@ -262,7 +263,7 @@ class Inquiry:
         return one.function.type == other.function.type and same_slots and other.function.func is not None
 
     def _agrees(self, partner: int, number: int, expected: Tensor | None, allowed: float, *, with_states_of_a: bool) -> bool:
-        """Whether the call of b gives the value of a when it is given the inputs of a's call."""
+        """True if the call of b returns the value of a on the inputs of a."""
         if expected is None or not self._is_same_call(partner, number):
             return False
         b = self._alignment.b
@@ -289,7 +290,7 @@ class Inquiry:
             return _copied(value).to(like.device, dtype)
 
     def _arguments(self, partner: int, number: int) -> tuple[tuple[str, Any, Any], ...]:
-        """The arguments that differ in two calls of one function: name, and the value in a and in b."""
+        """The differing arguments of two calls of one function: name, value in a, value in b."""
         one, other = self._alignment.a.log.operations[partner], self._alignment.b.log.operations[number]
         if one.function.type != other.function.type:
             return ()
@@ -300,7 +301,7 @@ class Inquiry:
 
 
 def _behind_lone_output(side: Side, outputs: list[int], matched: dict[int, int]) -> tuple[Operation, ...]:
-    """The operations without a match that lead to the first output that has none, with the output where it is an operation."""
+    """The unmatched operations behind the first unmatched output, including the output if it is an operation."""
     for output in outputs:
         if output not in matched:
             behind = unsynced(side, output, matched)
@@ -311,7 +312,7 @@ def _behind_lone_output(side: Side, outputs: list[int], matched: dict[int, int])
 
 
 def _passes_on(side: Side, number: int) -> bool:
-    """Whether an operation gives the elements of what it is given, in the same order: `contiguous`, `view`, no dropout."""
+    """True if an operation returns the elements of its input in the same order: `contiguous`, `view`, inactive dropout."""
     parents = side.log.operations[number].parents
     if len(parents) != 1 or parents[0] < 0:
         return False
@@ -323,7 +324,7 @@ def _passes_on(side: Side, number: int) -> bool:
 
 
 def _origin(side: Side, number: int, matched: Container[int]) -> int:
-    """The operation whose tensor one without a match passes on in the same shape; itself where it changes it."""
+    """Follows an operation back through operations that pass a tensor on in the same shape."""
     operations = side.log.operations
     while number >= 0 and number not in matched and _passes_on(side, number):
         if operations[operations[number].parents[0]].shape != operations[number].shape:
@@ -333,17 +334,17 @@ def _origin(side: Side, number: int, matched: Container[int]) -> int:
 
 
 def _only_pass_on(side: Side, operations: tuple[Operation, ...]) -> bool:
-    """Whether all of some operations pass on what they are given, in the same shape."""
+    """True if all these operations pass a tensor on in the same shape."""
     return all(_origin(side, one._number, ()) != one._number for one in operations)
 
 
 def _changing(side: Side, operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """The operations that do not only pass on what they are given."""
+    """The operations, without those that only pass a tensor on."""
     return tuple(one for one in operations if not _passes_on(side, one._number))
 
 
 def _other_shape(missing: tuple[Operation, ...], extra: tuple[Operation, ...]) -> tuple[Operation, Operation] | None:
-    """Where both sides run the same functions without a match: the first pair with other shapes."""
+    """The first pair with different shapes, if both histories run the same functions without a match."""
     for one, other in zip(missing, extra, strict=False):
         if one.layer_type != other.layer_type:
             return None
@@ -353,8 +354,8 @@ def _other_shape(missing: tuple[Operation, ...], extra: tuple[Operation, ...]) -
 
 
 def unsynced(side: Side, number: int, synced: Container[int]) -> tuple[Operation, ...]:
-    """The operations that one depends on, in order, as far back as operations that agree."""
-    return tuple(side.operation(one) for one in side.behind(number, synced) if one in side.index.positions)
+    """The operations that `number` depends on, in order, back to operations that agree."""
+    return tuple(side.operation(one) for one in side.ancestors(number, synced) if one in side.index.positions)
 
 
 def _copied(tensor: Tensor) -> Tensor:
@@ -363,7 +364,7 @@ def _copied(tensor: Tensor) -> Tensor:
 
 
 def _arguments_of(record: OperationRecord) -> dict[str, Any]:
-    """The arguments of a call, by name, or by position where they have none; `TENSOR` stands for those that are tensors."""
+    """The arguments of a call, by name, or by position if unnamed; `TENSOR` stands for a tensor."""
     args = record.args
     names = positional_names(record.function, args, [value is TENSOR for value in args])
     if record.function.plain_name in ("getitem", "setitem"):
@@ -374,9 +375,9 @@ def _arguments_of(record: OperationRecord) -> dict[str, Any]:
 
 
 def _named_alike(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments of two calls, of which one may be a method: what that calls `self` is the `input` of the function.
+    """The arguments of two calls with matching names: `self` of a method is `input` of a function.
 
-    Without those that say nothing of the result: torch's private ones (`_stacklevel`), and `inplace` where it is False.
+    Arguments without effect on the result are left out: torch's private ones (`_stacklevel`), and `inplace=False`.
     """
     found = []
     for mine, yours in ((ours, theirs), (theirs, ours)):

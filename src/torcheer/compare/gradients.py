@@ -1,12 +1,14 @@
-"""Gradients that the calls of a log give again, from any values and any incoming gradients.
+"""Compares the gradients of two histories, from the loss backwards, and finds the wrong backward.
 
-The log is run again, and each call is made a second time on copies that autograd follows. From the gradient of what it made,
-autograd computes the gradients of what it was given. The sums of these, over everything that uses an operation, are what the
-operation's gradient should be. Operations without a match are not ends: autograd goes through them.
+`BackwardReplay` recomputes the gradients of a log from any values and any incoming gradients.
 
-    y = fc(x); z = y.tanh() * y      the gradient of y is what tanh and mul give together: each from its own incoming one
+The log is run again, and each call is repeated on copies that autograd follows. From the gradient of the call's result,
+autograd computes the gradients of its arguments. The sum over all users of an operation is the operation's gradient.
+Autograd continues through operations without a match.
 
-What a custom `autograd.Function` does cannot be made again: the calls inside its forward ran without autograd.
+    y = fc(x); z = y.tanh() * y      the gradient of y is the sum of the gradients from tanh and mul
+
+The backward of a custom `autograd.Function` cannot be repeated: the calls inside its forward ran without autograd.
 """
 
 from __future__ import annotations
@@ -31,17 +33,17 @@ from .measures import INFINITE_DIFFERENCE, NO_DIFFERENCE, Difference, absolute_v
 from .own_error import Observer, run_side
 from .steps import Side, first_after
 
-Source = tuple[int, Tensor]  # an operation, or (negative) a parameter, and the copy of it that autograd follows
+Source = tuple[int, Tensor]  # (operation or, negative, parameter; the copy of it that autograd follows)
 
 
 class BackwardReplay(Observer):
     """One run of a log that collects gradients.
 
     Args:
-        value: the value to go on with after an operation; None for the one it has.
+        value: the value to continue with after an operation; None for its own.
         gradient: the incoming gradient of an operation; None for none.
-        ends: the operations at which gradients are taken; autograd goes through the others.
-        only: an operation or (negative) parameter. The gradients that its users give it are kept one by one, in `parts`.
+        ends: the operations whose gradients are collected; autograd continues through the others.
+        only: an operation or (negative) parameter. Its gradients from each user are kept separately, in `parts`.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class BackwardReplay(Observer):
     ) -> None:
         self._value, self._gradient, self._ends, self._only = value, gradient, ends, only
         self.sums: dict[int, Tensor] = {}
-        self.unknown: set[int] = set()  # operations whose gradients cannot be computed, as one that uses them cannot be run
+        self.unknown: set[int] = set()  # operations whose gradients are unknown, because one of their users cannot be run
         self.parts: dict[int, Tensor] = {}
         super().__init__(side)
         for number in run_side(side, self, {}):
@@ -62,7 +64,7 @@ class BackwardReplay(Observer):
 
     def begin(self) -> None:
         self.sums, self.unknown, self.parts = {}, set(), {}
-        self._inside: dict[int, tuple[Tensor, list[Source]]] = {}  # of operations that are gone through
+        self._inside: dict[int, tuple[Tensor, list[Source]]] = {}  # for operations that autograd continues through
         self._made: tuple[int, Any, tuple[Any, ...], dict[str, Any], list[Source]] | None = None
 
     def instead(self, number: int) -> Tensor | None:
@@ -76,17 +78,17 @@ class BackwardReplay(Observer):
             return  # autograd did not follow it
         try:
             if record.details.also:
-                raise RuntimeError("what it is given was written to through another view")
+                raise RuntimeError("an argument was written to through another view")
             tensors, sources = self._followed(record, tensors_of((args, kwargs)))
             again_args, again_kwargs = fill_call(record.template, record.names, iter(tensors))
             with torch.enable_grad(), random_as_found() if record.function.is_random else contextlib.nullcontext():
                 result = call_again(record, again_args, again_kwargs)
             self._made = record.number, result, again_args, again_kwargs, sources
-        except Exception:  # whatever a torch function may raise
+        except Exception:  # any error of a torch function
             self.unknown.update(record.parents)
 
     def _followed(self, record: OperationRecord, given: list[Tensor]) -> tuple[list[Tensor], list[Source]]:
-        """Copies of the tensors a call is given, which autograd follows back to the operations they come from."""
+        """Copies of the tensor arguments of a call, which autograd follows back to the operations they come from."""
         tensors, sources = [], []
         for slot, (parent, tensor) in enumerate(zip(record.parents, given, strict=True)):
             if parent in self._inside:
@@ -135,23 +137,22 @@ class BackwardReplay(Observer):
                     self.parts[number] = self.parts[number] + gradient if number in self.parts else gradient
 
 
-# The gradients of two histories, compared from the loss backwards: own and inherited error, and the wrong backward.
+# Compares gradients from the loss backwards: own and inherited errors, and the wrong backward.
 #
-# The gradient of an operation is the sum of what the backward of each of its users gives. So the log of b is run on
-# the values of a, and each call is given the gradients of a (`backward_replay`). What then differs from a's gradient
-# is own error; the rest was inherited from the gradients before. This holds where torch's own backward of a call is
-# what ran. b itself shows whether it did: from b's values and gradients the same replay must give b's gradients.
-# Where it does not (a custom `autograd.Function`, a hook, checkpointing), the own error is known only if the incoming
-# gradients of a and b agree: it is then all of the error.
+# The gradient of an operation is the sum of what the backward of each of its users returns. So the log of b is run on the
+# values of a, and each call gets the gradients of a (`BackwardReplay`). A remaining difference from a's gradient is own
+# error; the rest is inherited. This holds only if torch's own backward of a call is what ran. b itself shows whether it did:
+# from b's values and gradients, the same replay must return b's gradients. Otherwise (a custom `autograd.Function`, a hook,
+# checkpointing) the own error is known only if the incoming gradients of a and b agree: then it is the whole error.
 
-_LOOSER = 16  # times the tolerance of values: a gradient is a sum over uses, batch and time, in any order
+_LOOSER = 16  # multiple of the tolerance of values, because a gradient is a sum over uses, batch and time, in any order
 
 
 @dataclass(frozen=True, slots=True)
 class GradientCulprit:
-    """The operation whose backward gives another gradient in b than in a for the same incoming gradient.
+    """The operation whose backward returns another gradient in b than in a, for the same incoming gradient.
 
-    One of `a` and `b` is None where only the other runs it. `at` is the label (in a) of the operation, or the name of the
+    One of `a` and `b` is None if only the other runs it. `at` is the label (in a) of the operation, or the name of the
     parameter, whose gradient differs.
     """
 
@@ -159,13 +160,13 @@ class GradientCulprit:
     b: Operation | None
     at: str
     own_error: Difference | None
-    function: str | None  # the autograd function in b, where it is not torch's own: `WrongBackward`
-    is_none_in: str = ""  # "a" or "b": the history in which there is no gradient at all
+    function: str | None  # the autograd function in b, if it is not torch's own: `WrongBackward`
+    is_none_in: str = ""  # "a" or "b": the history without a gradient
     why: str = ""
 
     @property
     def label(self) -> str:
-        """The label of the operation in b; in a where only a runs it."""
+        """The label of the operation in b, or in a if only a runs it."""
         operation = self.b if self.b is not None else self.a
         assert operation is not None
         return operation.label
@@ -183,7 +184,7 @@ class GradientCulprit:
 
 @dataclass(frozen=True, slots=True)
 class GradientErrors:
-    """How far the gradient at one operation or parameter is apart. None where it is not known."""
+    """The errors of the gradient of one operation or parameter; None if unknown."""
 
     error: Difference
     own: Difference | None
@@ -197,7 +198,7 @@ class GradientErrors:
 
 @dataclass(frozen=True, slots=True)
 class GradientBeyond:
-    """The gradient of a parameter or an input, above its tolerance."""
+    """The gradient of a parameter or input, above its tolerance."""
 
     name: str
     error: Difference
@@ -218,10 +219,10 @@ class Gradients:
 
     def __init__(self, alignment: Alignment, synced: set[int], states: dict[int, int], tolerance: float | None) -> None:
         self._alignment = alignment
-        self._synced = synced  # the operations of b after which it goes on with values of a
-        self._ends: set[int] = set()  # those of them at which gradients are taken
+        self._synced = synced  # the operations of b after which b continues with values of a
+        self._ends: set[int] = set()  # the `_synced` operations whose gradients are collected
         self._ends_in_a: set[int] = set()
-        # by operation or (negative) parameter of b: that of a
+        # operation or (negative) parameter of b -> its match in a
         self._of_b = {**{theirs: ours for ours, theirs in states.items()}, **alignment.of_b}
         self._tolerance = tolerance
         self.errors: dict[int, GradientErrors] = {}  # by operation or (negative) parameter of b
@@ -230,7 +231,8 @@ class Gradients:
 
     def _compare(self) -> None:
         a, b = self._alignment.a, self._alignment.b
-        for number in self._synced:  # where only b has a gradient, autograd goes through: a does not follow the operation
+        # if only b has a gradient, a does not follow the operation, and autograd continues through it
+        for number in self._synced:
             if self._of_a(number) is not None or gradient_of(b, number) is None:
                 self._ends.add(number)
                 self._ends_in_a.add(self._of_b[number])
@@ -246,7 +248,7 @@ class Gradients:
             self.errors[number] = GradientErrors(error, own, inherited, self._allowed(number))
 
     def _both_follow(self, partner: int, number: int) -> bool:
-        """Whether autograd follows an operation on both sides; for a parameter, whether it does on one."""
+        """True if autograd follows an operation in both histories; always True for a parameter."""
         if number < 0:
             return True
         a, b = self._alignment.a.log, self._alignment.b.log
@@ -260,7 +262,7 @@ class Gradients:
     # Own errors -------------------------------------------------------------------------------------------------------
 
     def _of_a(self, number: int) -> Tensor | None:
-        """The gradient in a that corresponds to an operation or parameter of b."""
+        """The gradient in a of the match of an operation or parameter of b."""
         partner = self._of_b.get(number)
         return gradient_of(self._alignment.a, partner) if partner is not None else None
 
@@ -280,9 +282,9 @@ class Gradients:
         return BackwardReplay(b, b.value, partial(gradient_of, b), self._ends)
 
     def _own(self, number: int) -> tuple[Difference | None, Difference | None]:
-        """The own and the inherited error of the gradient at an operation or parameter of b."""
+        """The own and the inherited error of the gradient of an operation or parameter of b."""
         if number >= 0 and not self._users(number):
-            return NO_DIFFERENCE, self._whole[number]  # where the backward pass began
+            return NO_DIFFERENCE, self._whole[number]  # the backward pass began here
         ours, theirs = self._of_a(number), gradient_of(self._alignment.b, number)
         if self._is_as_torch_does(number):
             given = self._with_a.sums.get(number)
@@ -292,7 +294,7 @@ class Gradients:
         return None, None
 
     def _is_as_torch_does(self, number: int) -> bool:
-        """Whether the gradient that b has is what torch's backward of its calls gives."""
+        """True if b's gradient equals the result of torch's own backward."""
         if number in self._by_itself.unknown or number in self._with_a.unknown:
             return False
         apart = _apart(gradient_of(self._alignment.b, number), self._by_itself.sums.get(number))
@@ -313,19 +315,19 @@ class Gradients:
         return found
 
     def _incoming(self, number: int) -> list[int]:
-        """The next operations after one whose gradients are compared."""
+        """The next operations with compared gradients."""
         return first_after(self._users(number), self._users, self._whole.__contains__)
 
     def _is_settled(self, number: int) -> bool:
-        """Whether the gradients and the values at an operation are the same in both."""
+        """True if gradient and value of an operation agree in both histories."""
         apart = self._alignment.error(number)
         is_same = apart is None or apart.relative <= self._alignment.tolerance(number)
         return is_same and self._whole[number].relative <= self._allowed(number)
 
     def beyond(self) -> GradientBeyond | None:
-        """The gradient of a parameter or an input that is furthest above its tolerance.
+        """The gradient of a parameter or input that is furthest above its tolerance.
 
-        A gradient that should be zero is rounding only. Its error counts relative to the largest of all gradients.
+        A gradient that should be zero is only rounding error. So its error counts relative to the largest of all gradients.
         """
         ends = {number: one for number, one in self.errors.items() if number < 0 or number in self._alignment.b.inputs}
         most = max((self._largest(number) for number in ends), default=0.0)
@@ -340,7 +342,7 @@ class Gradients:
         return _largest(self._of_a(number))
 
     def _is_rounding(self, number: int, errors: GradientErrors) -> bool:
-        """Whether the own error of a parameter's gradient is small next to the gradients that it is the sum of: they cancel.
+        """True if the own error of a parameter's gradient is small compared with the terms of its sum: they cancel.
 
         y = batch_norm(x @ weight + bias)    the gradient of `bias` is 0, rounded
         """
@@ -360,7 +362,7 @@ class Gradients:
     # The culprit ------------------------------------------------------------------------------------------------------
 
     def culprit(self) -> GradientCulprit | None:
-        """The first wrong backward, from the loss on; None where gradients agree."""
+        """The first wrong backward, from the loss on; None if gradients agree."""
         wrong = [
             (self._rank(number), number)
             for number, one in self.errors.items()
@@ -375,7 +377,7 @@ class Gradients:
         return None
 
     def _rank(self, number: int) -> int:
-        """How late in the forward pass the operations ran that give a gradient to this one; parameters by their first use."""
+        """How late the users of an operation or parameter ran: their largest number."""
         return max(self._users(number), default=number)
 
     def _named(self, number: int) -> GradientCulprit:
@@ -402,7 +404,7 @@ class Gradients:
         return a.state_name(partner) if number < 0 else a.index.label(partner)
 
     def _at_fault(self, number: int) -> int:
-        """The operation that gives another gradient to one it uses: its number in b, or -1 less its number in a."""
+        """The operation that passes a wrong gradient on: its number in b, or -1 minus its number in a."""
         a, b = self._alignment.a, self._alignment.b
         users = sorted(self._users(number), reverse=True)
         cut = [user for user in users if self._cuts(user)]
@@ -423,37 +425,37 @@ class Gradients:
         return self._with_gradient(opaque[0]) if opaque else users[0]
 
     def _cuts(self, user: int) -> bool:
-        """Whether autograd follows an operation in a and not in b; or b cuts it off by an operation that a does not run."""
+        """True if autograd follows an operation in a but not in b, or if an operation of b alone cuts the gradient off."""
         partner = self._alignment.of_b.get(user)
         is_followed_in_a = partner is None or self._alignment.a.log.operations[partner].gradfunc is not None
         return is_followed_in_a and _has_no_gradient(self._alignment.b, user)
 
     def _cuts_in_a(self, user: int) -> bool:
-        """Whether an operation of a cuts the gradient off that b has."""
+        """True if an operation of a cuts off a gradient that b has."""
         partner = self._alignment.of_a.get(user)
         has_gradient_in_b = partner is None or gradient_of(self._alignment.b, partner) is not None
         return has_gradient_in_b and _has_no_gradient(self._alignment.a, user)
 
     def _with_gradient(self, number: int) -> int:
-        """The operation that a custom function returns, from one inside its forward."""
+        """For an operation inside the forward of a custom function: the operation that the function returns."""
         seen = number
         while gradient_of(self._alignment.b, seen) is None and self._users(seen):
             seen = self._users(seen)[0]
         return seen if gradient_of(self._alignment.b, seen) is not None else number
 
     def _first_between(self, number: int, end: int) -> int:
-        """The first operation that only one side runs between one and `end`, which uses it; `end` where there is none."""
+        """The first operation of one history alone between `number` and its user `end`; `end` if there is none."""
         a, b = self._alignment.a, self._alignment.b
-        for one in b.behind(end, self._ends):
+        for one in b.ancestors(end, self._ends):
             if number in b.log.operations[one].parents:
                 return one
-        for one in a.behind(self._alignment.of_b[end], self._ends_in_a):
+        for one in a.ancestors(self._alignment.of_b[end], self._ends_in_a):
             if self._of_b[number] in a.log.operations[one].parents:
                 return -1 - one
         return end
 
     def _function(self, number: int) -> str | None:
-        """The name of the autograd function that ran backward for an operation, where it is not torch's own."""
+        """The autograd function that ran backward for an operation, if it is not torch's own."""
         backward = self._alignment.b.log.backward
         if backward is None or self._alignment.b.log.operations[number].gradfunc is not None:
             return None
@@ -462,13 +464,13 @@ class Gradients:
 
 
 def _has_no_gradient(side: Side, number: int) -> bool:
-    """Whether an operation has floating-point values, but no grad_fn and no gradient."""
+    """True if an operation has floating-point values but neither a grad_fn nor a gradient."""
     record = side.log.operations[number]
     return record.gradfunc is None and record.dtype.is_floating_point and gradient_of(side, number) is None
 
 
 def _largest(value: Tensor | None) -> float:
-    """The largest finite absolute value of a tensor; 0 without one."""
+    """The largest finite absolute value of a tensor; 0 if there is none."""
     if value is None or not is_measurable(value) or not value.numel():
         return 0.0
     sizes = absolute_values(value)
@@ -476,7 +478,7 @@ def _largest(value: Tensor | None) -> float:
 
 
 def _apart(one: Tensor | None, other: Tensor | None) -> Difference | None:
-    """How far two gradients are apart. No gradient is the same as zeros."""
+    """The difference of two gradients. No gradient counts as zeros."""
     if one is None or other is None:
         there = one if one is not None else other
         return NO_DIFFERENCE if there is None or not bool(there.any()) else INFINITE_DIFFERENCE

@@ -1,4 +1,4 @@
-"""How far two tensors are apart, and how far they may be for their dtype."""
+"""Differences between two tensors, and tolerances by dtype."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from .._torch.measure import computes, dense, dot, norm
 from .._torch.memory import is_freed
 from ..replay.comparison import same_bits
 
-# By how many units in the last place, relative to a tensor's scale, two ways to compute one operation may differ.
+# Units in the last place, relative to a tensor's scale, by which two ways to compute one operation may differ.
 _UNITS = {torch.float64: 32, torch.float32: 32, torch.float16: 8, torch.bfloat16: 4}
-_OUTLIER = 1e4  # a value that is so many times a typical one, such as a mask's -1e9, does not count for the scale
-_PROBABLE = 0.1  # a typical value counts as at least this: the 1 of a softmax is no outlier
-_SAMPLE = 4096  # values that are looked at to find a typical one
-_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
+_OUTLIER = 1e4  # a value this many times larger than a typical one, such as a mask's -1e9, does not count for the scale
+_PROBABLE = 0.1  # a typical value counts as at least this, so that the 1 of a softmax is no outlier
+_SAMPLE = 4096  # values that are read to find a typical value
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # integer dtypes by size in bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far two tensors are apart. `relative` is to the scale of the first: its largest value, outliers left out."""
+    """The difference of two tensors. `relative` is relative to the scale of the first: its largest value without outliers."""
 
     largest: float
     relative: float
     cosine: float
-    ulps: int | None  # representable numbers between the two values that are furthest apart; None where dtypes differ
+    ulps: int | None  # representable numbers between the two values that differ most; None if dtypes differ
 
     @property
     def is_none(self) -> bool:
@@ -38,29 +38,29 @@ class Difference:
 
     @property
     def is_of_bits(self) -> bool:
-        """Whether values are equal, but not in every bit: 0.0 and -0.0, or another dtype."""
+        """True if values are equal but bits differ: 0.0 and -0.0, or another dtype."""
         return self.largest == 0 and self.ulps is None
 
 
 NO_DIFFERENCE = Difference(0.0, 0.0, 1.0, 0)
-SAME_VALUES = Difference(0.0, 0.0, 1.0, None)  # other bits: 0.0 and -0.0, or another dtype
-INFINITE_DIFFERENCE = Difference(math.inf, math.inf, math.nan, None)  # NaN, or nothing at all, in one of the two only
+SAME_VALUES = Difference(0.0, 0.0, 1.0, None)  # equal values with other bits: 0.0 and -0.0, or another dtype
+INFINITE_DIFFERENCE = Difference(math.inf, math.inf, math.nan, None)  # NaN, or no value at all, in one tensor only
 
 
 def tolerance_of(one: torch.dtype, other: torch.dtype) -> float:
-    """How large the relative error of two equal operations may be: by the dtype with fewer digits; 0 for integers."""
+    """The largest relative error between two equal operations, by the less precise dtype; 0 for integers."""
     return max((_UNITS.get(dtype, 4) * torch.finfo(dtype).eps for dtype in (one, other) if _is_inexact(dtype)), default=0.0)
 
 
 def lower(one: torch.dtype, other: torch.dtype) -> torch.dtype:
-    """The dtype of two that has fewer digits."""
+    """The less precise of two dtypes."""
     if not _is_inexact(one) or not _is_inexact(other):
         return one
     return one if torch.finfo(one).eps >= torch.finfo(other).eps else other
 
 
 def rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """The values of a tensor, rounded to a dtype of fewer digits. Finite values stay finite: at most its largest."""
+    """The values rounded to a less precise dtype. Finite values stay finite: they are clamped to its range."""
     if not value.is_floating_point() or not dtype.is_floating_point or lower(value.dtype, dtype) == value.dtype:
         return value
     value = value.detach()
@@ -76,7 +76,7 @@ def _is_inexact(dtype: torch.dtype) -> bool:
 
 
 def is_measurable(value: Any) -> bool:
-    """Whether values of a tensor can be compared and computed with: it has memory, and is of an ordinary layout and dtype."""
+    """True if a tensor's values can be compared: it has memory, and an ordinary layout and dtype."""
     if not isinstance(value, Tensor) or is_freed(value):
         return False
     is_ordinary = value.layout is torch.strided and not value.is_nested and not value.is_quantized and not value.is_meta
@@ -85,7 +85,7 @@ def is_measurable(value: Any) -> bool:
 
 @cache
 def _is_readable(dtype: torch.dtype) -> bool:
-    """Whether torch converts values of a dtype to numbers. Of `int4`, `bits8` and the like it only stores the bits."""
+    """True if torch converts values of a dtype to numbers. For `int4`, `bits8` and the like it only stores bits."""
     try:
         torch.empty(1, dtype=dtype).to(torch.complex128)
     except RuntimeError:
@@ -96,9 +96,9 @@ def _is_readable(dtype: torch.dtype) -> bool:
 def difference(
     one: Tensor | None, other: Tensor | None, *, ignored: Tensor | None = None, like: Tensor | None = None
 ) -> Difference | None:
-    """How far two tensors of one shape are apart; None where one of them is missing or cannot be measured.
+    """The difference of two tensors of equal shape; None if one is missing or cannot be measured.
 
-    Elements where `ignored` is True are left out; None where all are. The scale is at least the scale of the tensor `like`.
+    Elements where `ignored` is True are left out; None if all are. The scale is at least the scale of the tensor `like`.
     """
     with DisableTorchFunction(), torch.no_grad():
         if one is None or other is None or not is_measurable(one) or not is_measurable(other) or one.shape != other.shape:
@@ -115,15 +115,15 @@ def difference(
 
 
 def is_close(one: Tensor | None, other: Tensor | None, tolerance: float) -> bool:
-    """Whether two tensors are known to be no further apart than the tolerance."""
+    """True if two tensors are known to differ by no more than the tolerance."""
     apart = difference(one, other)
     return apart is not None and apart.relative <= tolerance
 
 
 def difference_of_any(one: Any, other: Any) -> Difference | None:
-    """The difference of two values of any layout, also sparse, quantised or nested.
+    """The difference of two values of any layout, including sparse, quantised and nested.
 
-    None where one of them cannot be read, unless they have the same bits.
+    None if a value cannot be read, unless the two have the same bits.
     """
     if not isinstance(one, Tensor) or not isinstance(other, Tensor) or is_freed(one) or is_freed(other):
         return None
@@ -139,7 +139,7 @@ def _part_shapes(value: Tensor) -> list[torch.Size]:
 
 
 def absolute_values(tensor: Tensor) -> Tensor:
-    """The absolute values of a tensor, in a dtype to compute with; of complex numbers those of both parts."""
+    """The absolute values of a tensor, in a dtype to compute with; for complex numbers, of both parts."""
     return _wide(tensor.detach()).abs()
 
 
@@ -176,7 +176,7 @@ def _measured(one: Tensor, other: Tensor, like: Tensor | None) -> Difference:
 
 
 def _scale_of(tensor: Tensor | None) -> float:
-    """The scale of the finite values of a tensor; 0 where there are none."""
+    """The scale of the finite values of a tensor; 0 if there are none."""
     if tensor is None or not is_measurable(tensor):
         return 0.0
     sizes = absolute_values(tensor).reshape(-1)
@@ -198,7 +198,7 @@ def _same_nonfinite(one: Tensor, other: Tensor) -> bool:
 
 
 def _scale(sizes: Tensor) -> tuple[float, bool]:
-    """The largest of these sizes without outliers, and whether there are outliers."""
+    """The largest of these sizes without outliers, and True if there are outliers."""
     largest, mean = float(sizes.max()), float(sizes.mean(dtype=torch.float64))
     sample = sizes[:: max(1, sizes.numel() // _SAMPLE)]
     if largest <= 100 * mean and float(sample.min()) * _OUTLIER >= largest:
@@ -215,7 +215,7 @@ def _scale(sizes: Tensor) -> tuple[float, bool]:
 
 
 def _ulps(one: Tensor, other: Tensor, place: int) -> int | None:
-    """How many representable numbers lie between two values; None where the dtypes differ or are not plain floats."""
+    """The representable numbers between two values; None if the dtypes differ or are not plain floats."""
     if one.dtype != other.dtype or not one.is_floating_point() or one.element_size() not in _INTEGERS:
         return None
     return abs(_ordinal(one.reshape(-1)[place]) - _ordinal(other.reshape(-1)[place]))

@@ -1,4 +1,4 @@
-"""What changed in the structure of a model, in words."""
+"""`compare_models`, `assert_close`, `assert_unchanged`: run models and compare them; describe structural changes in words."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST = 8  # changes and functions that are listed
 
 
 def changes_of_fingerprint(wanted: str, now: ModelHistory) -> list[str]:
-    """What a fingerprint tells about a model that no longer has it, in lines."""
+    """Lines that say how a model differs from a fingerprint."""
     found = now.fingerprint()
     before, count = (int(one.partition("-")[0]) for one in (wanted, found))
     differs, same = what_differs(wanted, found)
@@ -49,7 +49,7 @@ def changes_of_fingerprint(wanted: str, now: ModelHistory) -> list[str]:
 
 
 def changes_of_structure(expected: ModelHistory, now: ModelHistory) -> list[str]:
-    """A line for each operation that only one of two histories has, or that has another shape or other parents."""
+    """A line for each operation that only one history has, or that has another shape or other parents."""
     alignment = align(Side(expected), Side(now))
     a, b = alignment.a, alignment.b
     gone = [a.operation(number) for number in alignment.only_in(a)]
@@ -69,7 +69,7 @@ def changes_of_structure(expected: ModelHistory, now: ModelHistory) -> list[str]
 
 
 def _rewired(alignment: Alignment) -> list[tuple[int, str]]:
-    """Matched operations that now run another function, or have other parents or parameters; and which of these, in words."""
+    """Matched operations that now run another function, or have other parents or parameters, with a phrase for the change."""
     a, b = alignment.a, alignment.b
     found = []
     for number in sorted(alignment.of_b):
@@ -97,7 +97,7 @@ def _named(operation: Operation) -> str:
     return f"{operation.label}{f' in {module!r}' if module else ''}{where}"
 
 
-# The calls that run models and compare what they did: `compare_models`, `assert_close`, `assert_unchanged`.
+# The calls that run models and compare them.
 
 
 def compare_models(
@@ -111,7 +111,7 @@ def compare_models(
     loss: Callable[[Any], Tensor] | None = None,
     random_seed: int = 0,
 ) -> Comparison:
-    """Run two models on one input and compare what they did, operation by operation.
+    """Run two models on one input and compare them, operation by operation.
 
     >>> import torch, torcheer
     >>> a, b = torch.nn.LayerNorm(4), torch.nn.LayerNorm(4, eps=1e-3)
@@ -119,13 +119,13 @@ def compare_models(
     different: layernorm_1_1 differs: eps is 1e-05 in a and 0.001 in b
 
     Args:
-        model_a: the model that is taken as right.
+        model_a: the model that is taken as correct.
         model_b: the model that is compared with it.
-        input_args, input_kwargs: as in `log_forward_pass`. Tensors are moved to the device of each model, floating-point ones
-            to its dtype too.
+        input_args, input_kwargs: as in `log_forward_pass`. Tensors are moved to the device of each model, and floating-point
+            tensors converted to its dtype.
         names, tolerance: as in `compare`.
-        loss: a function of what a model returns that gives a number to run backward from: gradients are compared as well.
-        random_seed: both passes start from it.
+        loss: a function of a model's result that returns a scalar to run backward from; gradients are then compared as well.
+        random_seed: the seed for both passes.
     """
     histories = []
     for model in (model_a, model_b):
@@ -149,7 +149,7 @@ def _logged(
 
 
 def _for_model(model: Any, arguments: Arguments) -> Arguments:
-    """The arguments on the device of a model, floating-point ones in its dtype."""
+    """The arguments on a model's device, with floating-point tensors in its dtype."""
     if not isinstance(model, Module):
         return arguments
     states = [*model.parameters(), *model.buffers()]
@@ -169,9 +169,9 @@ def _for_model(model: Any, arguments: Arguments) -> Arguments:
 def assert_close(
     a: ModelHistory, b: ModelHistory, *, names: Mapping[str, str] | None = None, tolerance: float | None = None
 ) -> Comparison:
-    """Raise an `AssertionError` with the verdict where two histories differ, or an output cannot be compared.
+    """Raise an `AssertionError` with the verdict if two histories differ, or if an output cannot be compared.
 
-    Returns the comparison otherwise.
+    Otherwise returns the comparison.
     """
     comparison = compare(a, b, names=names, tolerance=tolerance)
     if not comparison:
@@ -196,11 +196,10 @@ def assert_unchanged(
 
     Args:
         model, input_args, input_kwargs: as in `log_forward_pass`.
-        expected: a fingerprint, which tells how many operations ran, and whether functions, shapes or wiring changed; or a
-            history or the path of a saved one, which tell the operations that changed.
+        expected: a fingerprint, which shows the number of operations, and whether functions, shapes or wiring changed; or a
+            history or the path of a saved history, which show the operations that changed.
 
-    Only the structure counts: functions, shapes and what each was computed from; not names, weights or values. Returns the
-    fingerprint.
+    Only the structure counts: functions, shapes, and wiring; not names, weights or values. Returns the fingerprint.
     """
     if isinstance(expected, (str, os.PathLike)) and not is_fingerprint(expected):
         expected = load(expected)

@@ -1,4 +1,4 @@
-"""The operations that two histories have in common, with their errors, as rows and as a table."""
+"""`ComparedOperation` and `ComparedOutput`: matched operations and outputs with their errors, as rows and as a table."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .steps import Side
 
 @dataclass(frozen=True, slots=True)
 class ComparedOperation:
-    """One operation that both histories have, and its errors. An error is None where it is not known."""
+    """A matched operation and its errors. An error is None if unknown."""
 
     a: Operation
     b: Operation
     error: Difference | None  # of the logged values
-    own_error: Difference | None  # when b's operation is given a's values
-    inherited_error: Difference | None  # that the operations before it added
+    own_error: Difference | None  # of b's operation on a's values
+    inherited_error: Difference | None  # added by earlier operations
     tolerance: float
     matched_by: str
     gradient_error: Difference | None = None
-    own_gradient_error: Difference | None = None  # when the backward of b is given a's values and gradients
+    own_gradient_error: Difference | None = None  # of b's backward on a's values and gradients
     inherited_gradient_error: Difference | None = None
-    amplification: float | None = None  # its inherited error, divided by the largest error that it is given
-    unwritten: int = 0  # elements that are not compared, since they come from memory that was never written
+    amplification: float | None = None  # its inherited error, divided by the largest error of its inputs
+    unwritten: int = 0  # elements that are not compared, because they come from memory that was never written
 
     @property
     def label(self) -> str:
@@ -39,7 +39,7 @@ class ComparedOperation:
         return self.a.label
 
     def as_row(self) -> dict[str, Any]:
-        """As a row of a table."""
+        """The errors as a dictionary, for a table."""
         return {
             "label": self.label,
             "name_a": self.a.label,
@@ -66,7 +66,7 @@ def relative(error: Difference | None) -> float | None:
 
 
 class ErrorTable(ShownTable):
-    """The operations that both histories have, with their errors, in the order b ran them."""
+    """The matched operations with their errors, in the order b ran them."""
 
     def __init__(self, rows: list[ComparedOperation], has_gradients: bool) -> None:
         self.rows = rows
@@ -100,7 +100,7 @@ class ErrorTable(ShownTable):
 
 
 def times(amplification: float) -> str:
-    """How much an error grows, in words."""
+    """The growth of an error, in words."""
     return (
         f"{amplification:.2g}×"
         if amplification < 10
@@ -116,25 +116,26 @@ def _figure(error: Difference | None) -> str:
     return "0" if error.is_none else f"{error.relative:.1e}"
 
 
-# What decides a verdict: the values that both models return; where neither returns any, the values that nothing uses.
+# The values that decide a verdict: the outputs of both models; if neither returns a tensor, the operations that nothing
+# uses.
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedOutput:
-    """One output that both models have, and how far it is apart."""
+    """A matched output, and its error."""
 
     row: ComparedOperation
-    error: Difference | None  # None where it cannot be told
+    error: Difference | None  # None if unknown
     tolerance: float
 
     @property
     def is_never_written(self) -> bool:
-        """Whether the whole tensor is memory that was never written, in which nothing can be compared."""
+        """True if the whole tensor is memory that was never written, so that there is nothing to compare."""
         return self.error is None and self.row.unwritten > 0
 
     @property
     def typical(self) -> float | None:
-        """How far a typical value is apart, relative to a typical value that is not 0; None where that says nothing."""
+        """The difference of a typical value, relative to a typical value other than 0; None if it has no meaning."""
         values = self._values()
         if values is None or self.error is None or self.error.is_none or self.is_beyond:
             return None
@@ -150,11 +151,11 @@ class ComparedOutput:
 
     @property
     def is_unusual(self) -> bool:
-        """Whether it is sparse, quantised or nested: the operations before it cannot be told apart by it."""
+        """True if it is sparse, quantised or nested: then it does not show which operation differs."""
         return self.row.error is None and self.error is not None
 
     def apart(self, name: str) -> str:
-        """How far it is apart, in words."""
+        """Its error, in words."""
         error = self.error
         if error is None or error.is_none:
             ours, theirs = self.row.a.tensor_dtype, self.row.b.tensor_dtype
@@ -175,7 +176,7 @@ class ComparedOutput:
         return one.detach(), other.detach().to(one.device)
 
     def _not_finite(self) -> str | None:
-        """How many values are finite in one model only; None where all are finite in both or in none."""
+        """The number of values that are finite in one model only; None if there are none."""
         values = self._values()
         if values is None or self.error is None or self.error.relative != float("inf"):
             return None
@@ -194,7 +195,7 @@ class ComparedOutput:
 
 
 def compared_outputs(alignment: Alignment, rows: list[ComparedOperation], tolerance: float | None) -> list[ComparedOutput]:
-    """The outputs that both have; where neither returns a tensor, the matched operations that nothing uses."""
+    """The matched outputs; if neither history returns a tensor, the matched operations that nothing uses."""
     ends = set(alignment.b.ends)
     rounding = [_rounding(side) for side in (alignment.a, alignment.b)]
     found = []
@@ -213,7 +214,7 @@ def _difference_of_kept(row: ComparedOperation) -> Difference | None:
 
 
 def _rounding(side: Side) -> dict[int, float]:
-    """By operation: how far it may be apart by rounding, from the dtype with the fewest digits that it was computed in."""
+    """For each operation: the error that rounding may cause, by the least precise dtype of its computation."""
     found: dict[int, float] = {}
     within: dict[int, float] = {}
     for record in side.log.operations:
@@ -227,12 +228,12 @@ def _rounding(side: Side) -> dict[int, float]:
 def largest_jump(
     alignment: Alignment, rows: list[ComparedOperation], outputs: list[ComparedOutput]
 ) -> ComparedOperation | None:
-    """The operation before the worst output at which an inherited error grows most; None where none grows."""
+    """The operation before the worst output at which the inherited error grows most; None if it grows nowhere."""
     known = [one for one in outputs if one.error is not None and not one.error.is_none]
     if not known:
         return None
     end = max(known, key=lambda one: one.error.relative if one.error is not None else 0.0).row.b._number
-    before = {end, *alignment.b.behind(end, ())}
+    before = {end, *alignment.b.ancestors(end, ())}
     inside = [row for row in rows if row.b._number in before and not row.b.is_output_layer]
     grown = [row for row in inside if row.amplification is not None and row.amplification > 1]
     beyond = [row for row in grown if row.error is not None and row.error.relative > row.tolerance]

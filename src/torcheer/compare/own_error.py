@@ -1,11 +1,11 @@
-"""The own error of each operation of b: what is left of its error when it is given the values of a.
+"""The own error of each operation of b: the error that remains when it runs on the values of a.
 
-The log of b is run again, call by call. Where a call gives the value of a within the tolerance, the run goes on with a's value,
-so that no later operation inherits an error. Operations without a match are run as part of the next one that has a match. An
-operation that differs, while everything that uses it agrees again, computes something else on the way to the same result (a
-scale applied earlier): only a difference that stays is an error.
+The log of b is run again, call by call. If a call returns the value of a within the tolerance, the run continues with a's
+value, so that later operations inherit no error. Operations without a match are run as part of the next matched operation.
+If an operation differs but all its users agree again, it computes other values on the way to the same result (a scale
+applied earlier): only a difference that stays is an error.
 
-Where b has a dtype with fewer digits, the calls of a are made again too, on values rounded to that dtype.
+If b has a less precise dtype, the calls of a are repeated too, on values rounded to that dtype.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from .alignment import Alignment
 from .measures import Difference, difference, is_measurable, lower, rounded, tolerance_of
 from .steps import Side, first_after
 
-_PER_CALL = 0.1  # by how much each call without a match before an operation widens its tolerance
-_MOST = 2.0  # by how much all of them together do at most
+_PER_CALL = 0.1  # by which each unmatched call before an operation widens its tolerance
+_MOST = 2.0  # the largest factor for all of them together
 
 
 @dataclass(slots=True)
-class Run:
+class RerunOfB:
     """One run of b on values of a: errors and tolerances by number in b."""
 
     own: dict[int, Difference | None] = field(default_factory=dict)
     inherited: dict[int, Difference | None] = field(default_factory=dict)
     dirty: set[int] = field(default_factory=set)  # operations whose own error is above their tolerance, or unknown
     tolerances: dict[int, float] = field(default_factory=dict)
-    failed: dict[int, str] = field(default_factory=dict)  # operations that could not be run again, and why
+    failed: dict[int, str] = field(default_factory=dict)  # operations that could not be run again, with the reason
 
 
 class _TolerantMachine(Machine):
-    """A replay that goes on with the kept value where an operation cannot be run again."""
+    """A replay that continues with the kept value if an operation cannot be run again."""
 
     def __init__(self, side: Side, observer: Observer, rounding: dict[int, torch.dtype], *, borrow: bool) -> None:
         super().__init__(side.log, {}, observer, borrow=borrow)
         self._follower = observer
-        self._rounding = rounding  # by parameter or buffer: the dtype that its values are rounded to
+        self._rounding = rounding  # parameter or buffer -> the dtype to which its values are rounded
         self.failed: dict[int, str] = {}
 
     def _step(self, numbers: range) -> None:
@@ -68,7 +68,7 @@ class _TolerantMachine(Machine):
                 instead = self._follower.instead(number)
                 if instead is not None:
                     with DisableTorchFunction(), torch.no_grad():
-                        self._live[number] = cloned(instead.detach())  # calls after it may write to it
+                        self._live[number] = cloned(instead.detach())  # later calls may write to it
 
     def _state(self, reference: int) -> Tensor:
         if self.log.states[-1 - reference].is_absent:
@@ -97,7 +97,7 @@ def run_side(side: Side, observer: Observer, rounding: dict[int, torch.dtype]) -
 
 
 class Observer(ABC):
-    """Follows a replay and may put other values in place of results."""
+    """Watches a replay, and may replace results."""
 
     def __init__(self, side: Side) -> None:
         self.side = side
@@ -106,28 +106,30 @@ class Observer(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """A run begins, perhaps for the second time."""
+        """Called when a run begins, possibly for the second time."""
 
     @abstractmethod
     def instead(self, number: int) -> Tensor | None:
-        """The value to go on with after an operation that cannot be run again."""
+        """The value to continue with after an operation that cannot be run again."""
 
     @abstractmethod
     def after(self, number: int, value: Any) -> Any:
-        """An operation has its value. Returns the value to go on with."""
+        """Called with the value of an operation. Returns the value to continue with."""
 
     def known_values(self, numbers: range) -> dict[int, Tensor] | None:
-        """The values that a call gives, where they are known without making the call again."""
+        """The values of a call, if they are known without running it."""
         return None
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._arguments = args, kwargs
 
     def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:  # noqa: B027 - the replay calls it
-        """Nothing to do."""
+        """Does nothing."""
 
     def _replaced(self, number: int, value: Tensor, target: Tensor) -> Tensor:
-        """`target` in place of `value`: written to its memory, unless others share that and the call does not write to it."""
+        """Replaces `value` by `target`, written into the same memory unless others share that memory and the call does not
+        write.
+        """
         record = self.side.log.operations[number]
         with DisableTorchFunction(), torch.no_grad():
             target = target.detach().to(value.device, value.dtype)
@@ -138,24 +140,24 @@ class Observer(ABC):
                 return _like(value, target)
             try:
                 value.copy_(target)
-            except RuntimeError:  # several elements at one place of memory
+            except RuntimeError:  # several elements share a place in memory
                 return _like(value, target)
             return value
 
     def _is_view(self, value: Tensor) -> bool:
-        """Whether a result shares memory with what its call was given."""
+        """True if a result shares memory with the call's arguments."""
         given = {storage for tensor in tensors_of(self._arguments) for storage in storages_of(tensor)}
         return not given.isdisjoint(storages_of(value))
 
 
 def _like(value: Tensor, target: Tensor) -> Tensor:
-    """A new tensor of the values of `target`, laid out in memory as `value` is, where that is possible."""
+    """A new tensor with the values of `target`, with the memory layout of `value` if possible."""
     fresh = torch.empty_like(value)  # keeps the strides of dense tensors
     return fresh.copy_(target)
 
 
 class Reference(Observer):
-    """What a computes at each operation from values rounded to the dtype of b."""
+    """The values of each operation of a, computed from values rounded to the dtype of b."""
 
     def __init__(self, alignment: Alignment) -> None:
         self.values: dict[int, Tensor] = {}
@@ -189,24 +191,24 @@ class _Forcing(Observer):
         reference: dict[int, Tensor],
         forced: set[int] | None,
         tolerance: float | None,
-        earlier: Run | None,
+        earlier: RerunOfB | None,
     ) -> None:
-        self.run = Run()
+        self.run = RerunOfB()
         has_writes = any(details.mutated for details in alignment.b.log.details.values())
         self._earlier = earlier if not has_writes else None  # a run with values of a after every operation
-        self._apart: set[int] = set()  # operations that did not go on with the values of a
+        self._apart: set[int] = set()  # operations that did not continue with values of a
         self._alignment = alignment
         self._reference = reference
-        self._forced = forced  # operations after which b goes on with a's value whatever it gave; None: all
+        self._forced = forced  # operations after which b continues with a's value in any case; None: all
         self._tolerance = tolerance
-        self._calls: dict[int, int] = {}  # calls since the values of a
+        self._calls: dict[int, int] = {}  # number of calls since values of a
         super().__init__(alignment.b)
 
     def begin(self) -> None:
-        self.run, self._calls, self._apart = Run(), {}, set()
+        self.run, self._calls, self._apart = RerunOfB(), {}, set()
 
     def known_values(self, numbers: range) -> dict[int, Tensor] | None:
-        """The values of a, where the call agreed in an earlier run and is given the same again."""
+        """The values of a, if the call agreed in an earlier run and has the same inputs again."""
         earlier, operations = self._earlier, self.side.log.operations
         if earlier is None or operations[numbers[0]].function.is_random:
             return None
@@ -267,13 +269,13 @@ class _Forcing(Observer):
         if self._tolerance is not None:
             return self._tolerance
         given = value.dtype
-        if len(record.parents) == 1 and record.parents[0] >= 0:  # a cast gives no digits that it was not given
+        if len(record.parents) == 1 and record.parents[0] >= 0:  # a cast adds no precision
             given = lower(value.dtype, self.side.log.operations[record.parents[0]].dtype)
         return tolerance_of(target.dtype, given) * min(_MOST, 1 + _PER_CALL * (calls - 1))
 
 
 def references(alignment: Alignment, state_pairs: dict[int, int]) -> dict[int, Tensor]:
-    """What a gives on values rounded to b's dtype, by operation of a; empty where the dtypes of b have as many digits."""
+    """For each operation of a: its value computed from values rounded to b's dtype. Empty if b's dtypes are as precise."""
     a, b = alignment.a.log, alignment.b.log
     pairs = [(a.operations[one].dtype, b.operations[other].dtype) for other, one in alignment.of_b.items()]
     if all(lower(one, other) == one for one, other in pairs):
@@ -292,11 +294,12 @@ def run_on_values_of_a(
     *,
     forced: set[int] | None,
     tolerance: float | None,
-    earlier: Run | None = None,
-) -> Run:
-    """Run b on values of a. After the operations in `forced` it goes on with a's value also where b differs; None: after all.
+    earlier: RerunOfB | None = None,
+) -> RerunOfB:
+    """Run b on values of a. After the operations in `forced`, b continues with a's value even if it differs; None: after
+    all.
 
-    With an `earlier` run, in which all were forced, calls that are given the same again are not made again.
+    With an `earlier` run, in which all were forced, calls with the same inputs are not repeated.
     """
     observer = _Forcing(alignment, reference, forced, tolerance, earlier)
     failed = run_side(alignment.b, observer, {})
@@ -307,24 +310,26 @@ def run_on_values_of_a(
     return observer.run
 
 
-def errors_that_matter(alignment: Alignment, lazy: Run, forced: Run, known: set[int], tolerance: float | None) -> list[int]:
-    """The operations of b, in order, whose difference is an error of their own.
+def errors_that_matter(
+    alignment: Alignment, lazy: RerunOfB, forced: RerunOfB, known: set[int], tolerance: float | None
+) -> list[int]:
+    """The operations of b, in order, whose difference is an own error.
 
-    `lazy` goes on with values of a only where b agrees, `forced` everywhere. A difference matters where it reaches an output,
-    and also where it is lost in larger values: what uses the operation agrees with a's value of it, and less so with b's.
-    The others compute something else on the way to the same result. Operations in `known` are taken as agreeing. What a
-    difference makes of an operation that cannot be run again is seen in the logged values, unless these also inherit from a
-    known error.
+    `lazy` continues with values of a only if b agrees, `forced` always. A difference matters if it reaches an output, or if
+    it is lost among larger values: the user of the operation agrees when it gets a's value, and less so with b's. The other
+    operations compute other values on the way to the same result. Operations in `known` count as agreeing. The effect of a
+    difference on an operation that cannot be run again is read from the logged values, unless these also inherit a known
+    error.
     """
     reaching = _that_reach_an_end(alignment, lazy, known, _failed_that_differ(alignment, lazy, known, tolerance))
     dirty = sorted(number for number in lazy.dirty if number not in known)
     return [number for number in dirty if number in reaching or _is_diluted(alignment, lazy, forced, number)]
 
 
-def _failed_that_differ(alignment: Alignment, run: Run, known: set[int], tolerance: float | None) -> set[int]:
-    """The operations that could not be run again and that were logged with other values, not because of what is known."""
+def _failed_that_differ(alignment: Alignment, run: RerunOfB, known: set[int], tolerance: float | None) -> set[int]:
+    """The operations that could not be run again and whose logged values differ, not because of a known error."""
     found: set[int] = set()
-    after = set(known)  # and what comes after it
+    after = set(known)  # and all operations after them
     for number in sorted(run.failed) if not known else range(len(alignment.b.log.rows)):
         if not after.isdisjoint(alignment.b.log.operations[number].dependencies):
             after.add(number)
@@ -335,8 +340,8 @@ def _failed_that_differ(alignment: Alignment, run: Run, known: set[int], toleran
     return found
 
 
-def _that_reach_an_end(alignment: Alignment, run: Run, known: set[int], ends: set[int]) -> set[int]:
-    """The operations whose difference reaches an output, or one of the other `ends`."""
+def _that_reach_an_end(alignment: Alignment, run: RerunOfB, known: set[int], ends: set[int]) -> set[int]:
+    """The operations whose difference reaches an output, or another of the `ends`."""
     side = alignment.b
     ends = ends | ({number for number in side.ends if number in alignment.of_b} or set(side.ends))
     found: set[int] = set()
@@ -349,8 +354,8 @@ def _that_reach_an_end(alignment: Alignment, run: Run, known: set[int], ends: se
     return found
 
 
-def _is_diluted(alignment: Alignment, lazy: Run, forced: Run, number: int) -> bool:
-    """Whether the next operations that agree again do so with a's values, and are further off with b's."""
+def _is_diluted(alignment: Alignment, lazy: RerunOfB, forced: RerunOfB, number: int) -> bool:
+    """True if the next operations that agree do so on a's values, and have larger errors on b's."""
 
     children = alignment.b.children
     grows = False

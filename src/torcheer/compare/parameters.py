@@ -1,4 +1,4 @@
-"""Which parameters and buffers of two histories differ, by how much, and which look transposed or permuted."""
+"""Finds parameters and buffers that differ between two histories, by how much, and whether they look transposed or permuted."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .steps import Side
 
 @dataclass(frozen=True, slots=True)
 class ParameterDifference:
-    """A parameter or buffer that differs, or that only one of two models has (the name in the other is then None)."""
+    """A parameter or buffer that differs, or that only one model has (then its name in the other is None)."""
 
     name_a: str | None
     name_b: str | None
     shape_a: tuple[int, ...] | None
     shape_b: tuple[int, ...] | None
-    difference: Difference | None  # None where the shapes differ, or the values are in no file
+    difference: Difference | None  # None if the shapes differ, or if no file has the values
     looks: str  # "transposed", "rows permuted (16 of 32)", "like blocks.5.up.weight of a", or ""
 
     @property
@@ -51,7 +51,7 @@ class ParameterDifference:
 
 
 def _used_alike(alignment: Alignment) -> Iterator[tuple[int, int]]:
-    """Parameters and buffers that matched operations of one type use at the same place, by their numbers in both logs."""
+    """Pairs of parameters and buffers that matched operations of one type use at the same position, by number."""
     steps = {step.number: step for step in alignment.a.steps}
     for step in alignment.b.steps:
         partner = steps.get(alignment.of_b.get(step.number, -1))
@@ -60,7 +60,7 @@ def _used_alike(alignment: Alignment) -> Iterator[tuple[int, int]]:
 
 
 def state_pairs(alignment: Alignment) -> dict[int, int]:
-    """The parameters and buffers that matched operations use: by number in the log of a, that of its first counterpart in b."""
+    """Maps parameters and buffers in the log of a to their first counterpart in b, by the matched operations that use them."""
     found: dict[int, int] = {}
     for ours, theirs in _used_alike(alignment):
         found.setdefault(ours, theirs)
@@ -68,7 +68,7 @@ def state_pairs(alignment: Alignment) -> dict[int, int]:
 
 
 def parameter_differences(alignment: Alignment, tolerance: float | None) -> list[ParameterDifference]:
-    """The parameters and buffers that differ: matched by the operations that use them, by name, and by their values."""
+    """The parameters and buffers that differ: matched by the operations that use them, by name, and by values."""
     a, b = alignment.a, alignment.b
     ours, theirs = _named(a), _named(b)
     used = [(a.state_name(one), b.state_name(other)) for one, other in _used_alike(alignment)]
@@ -83,13 +83,13 @@ def parameter_differences(alignment: Alignment, tolerance: float | None) -> list
     contents = _by_content(ours, theirs, matched)
     matched.update(contents)
     taken = set(matched.values())
-    tied: dict[str, str] = {}  # what b has where a uses a parameter with another counterpart: a's are tied, b's are not
+    tied: dict[str, str] = {}  # parameters that are tied in a and not in b: name in a -> other counterpart in b
     for name_a, name_b in used:
         if name_b not in taken:
             tied.setdefault(name_a, name_b)
     compared = [_compared(*pair, ours, theirs, tolerance) for pair in matched.items()]
     differing = [one for one in compared if one is not None]
-    # where `addmm` and `linear` use a parameter, one of them wants it transposed: that is no difference
+    # `addmm` and `linear` use a parameter transposed to each other: that is no difference
     differing = [one for one in differing if one.looks != "transposed" or one.name_a not in contents]
     found = _exchanged(differing, ours, theirs, tolerance)
     found += [one for pair in tied.items() if (one := _compared(*pair, ours, theirs, tolerance)) is not None]
@@ -100,9 +100,9 @@ def parameter_differences(alignment: Alignment, tolerance: float | None) -> list
 
 
 def _named(side: Side) -> dict[str, Tensor]:
-    """The parameters of a side, and the buffers that were read; those whose memory was freed since are left out.
+    """The parameters of a history, and the buffers it read, without those whose memory was freed.
 
-    Of a history that was loaded without its parameters they are `AbsentTensor`s.
+    If the history was loaded without parameters, they are `AbsentTensor`s.
     """
     named: dict[str, Tensor] = dict(side.index.all_parameters())
     for state in side.log.states:
@@ -117,7 +117,7 @@ def _renamed(name: str, side: Side) -> str:
 
 
 def _by_content(ours: dict[str, Tensor], theirs: dict[str, Tensor], matched: dict[str, str]) -> dict[str, str]:
-    """Parameters that no name and no operation ties, but that hold the same values, also transposed."""
+    """Pairs of parameters with equal values, also transposed, that neither names nor operations match."""
     taken = set(matched.values())
     groups: dict[object, tuple[list[str], list[str]]] = {}
     for place, (named, known) in enumerate(((ours, matched), (theirs, taken))):
@@ -130,7 +130,7 @@ def _by_content(ours: dict[str, Tensor], theirs: dict[str, Tensor], matched: dic
 def _compared(
     name_a: str, name_b: str, ours: dict[str, Any], theirs: dict[str, Any], tolerance: float | None
 ) -> ParameterDifference | None:
-    """How two parameters differ; None where they do not, or that cannot be told."""
+    """The difference of two parameters; None if they are equal, or if it is unknown."""
     one, other = ours[name_a], theirs[name_b]
     shapes = tuple(one.shape), tuple(other.shape)
     if isinstance(one, AbsentTensor) or isinstance(other, AbsentTensor):
@@ -149,7 +149,7 @@ def _compared(
 
 
 def _looks(one: Tensor, other: Tensor, allowed: float) -> str:
-    """Whether one tensor is the other transposed, or with its rows or columns in another order."""
+    """Says whether one tensor is the other transposed, or with permuted rows or columns."""
     if not is_measurable(one) or not is_measurable(other) or not one.is_floating_point():
         return ""
     if one.dim() == other.dim() == 2 and one.shape == other.T.shape and is_close(one, other.T, allowed):
@@ -169,7 +169,7 @@ def _looks(one: Tensor, other: Tensor, allowed: float) -> str:
 def _exchanged(
     found: list[ParameterDifference], ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float | None
 ) -> list[ParameterDifference]:
-    """The differences; where a parameter has the values of another one of a that differs too, they say of which."""
+    """The differences, with a remark if a parameter has the values of another differing parameter of a."""
     sizes: dict[object, list[str]] = {}
     for one in found:
         if one.difference is not None and one.name_a is not None and is_measurable(ours[one.name_a]):
@@ -193,7 +193,7 @@ def _size(tensor: Tensor) -> str:
 
 
 def _order(rows: Tensor) -> Tensor:
-    """The order of rows by a projection that tells them apart."""
+    """The order of rows by a random projection."""
     flat = rows.reshape(len(rows), -1).double()
     direction = torch.rand(flat.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return (flat @ direction.to(flat.device)).argsort()

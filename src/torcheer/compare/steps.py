@@ -1,4 +1,4 @@
-"""One of the two histories that are compared: its operations as steps, with what they are recognised by."""
+"""One of the two compared histories: its operations as steps, with the features by which they are recognised."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _EDGES = (Origin.INPUT, Origin.OUTPUT)
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """One operation of a side, and what it is recognised by."""
+    """One operation of a history, with the features by which it is recognised."""
 
     number: int
     type: str
     shape: tuple[int, ...]
-    address: str  # of the module it ran in, renamed as `names=` says
+    address: str  # of its module, renamed by `names=`
     call: int
-    states: tuple[int, ...]  # the parameters and buffers it reads, as the log numbers them
-    leaves: tuple[str, ...]  # the classes and addresses of the modules it is the output of
+    states: tuple[int, ...]  # the numbers of its parameters and buffers
+    leaves: tuple[str, ...]  # the classes and addresses of the modules whose output it is
 
     @property
     def token(self) -> tuple[str, tuple[int, ...]]:
@@ -43,7 +43,7 @@ class Step:
 
 
 class Side:
-    """One history: its steps, values and wiring. `rename` translates addresses of this side into those of the other."""
+    """One history: its steps, values and wiring. `rename` translates its addresses to those of the other history."""
 
     def __init__(self, history: ModelHistory, rename: Callable[[str], str] = str) -> None:
         self.history = history
@@ -73,18 +73,18 @@ class Side:
         return Operation(self.index, number)
 
     def value(self, number: int) -> Tensor | None:
-        """The kept activation of an operation; None where it was not kept, was lost, or cannot be measured."""
+        """The kept activation of an operation; None if it was not kept, was lost, or cannot be measured."""
         if number not in self._values:
             value = self.log.values[number]
             self._values[number] = value if is_measurable(value) and not self.log.is_lost(number) else None
         return self._values[number]
 
     def state_name(self, reference: int) -> str:
-        """The name of the parameter or buffer that a negative number refers to."""
+        """The name of the parameter or buffer with a negative number."""
         return self.index.state_name(self.index.state(reference))
 
     def stack(self, number: int) -> tuple[int, ...]:
-        """The numbers of the module calls that an operation ran in, outermost first."""
+        """The numbers of the module calls around an operation, outermost first."""
         call = self.log.operations[number].module
         if call is None:
             return ()
@@ -103,18 +103,18 @@ class Side:
         return found
 
     def state_signature(self, reference: int) -> Signature | None:
-        """What a parameter or buffer is recognised by, also where it is transposed or permuted."""
+        """The signature of a parameter or buffer, the same if it is transposed or permuted."""
         if reference not in self._state_signatures:
             self._state_signatures[reference] = _state_signature(self.index.state(reference).value)
         return self._state_signatures[reference]
 
     def content(self, step: Step) -> tuple[Signature, ...]:
-        """What the parameters and buffers of a step are recognised by."""
+        """The signatures of a step's parameters and buffers."""
         found = [signature for state in step.states if (signature := self.state_signature(state)) is not None]
         return tuple(sorted(found))
 
     def value_signature(self, number: int) -> Signature | None:
-        """What an activation is recognised by; None where it was not kept, or is constant."""
+        """The signature of an activation; None if it was not kept, or is constant."""
         if number not in self._value_signatures:
             value = self.value(number)
             self._value_signatures[number] = _signature(value) if value is not None else None
@@ -122,11 +122,11 @@ class Side:
 
     @cached_property
     def ends(self) -> list[int]:
-        """The outputs; where no tensor is returned, the operations that nothing uses."""
+        """The outputs; if no tensor is returned, the operations that nothing uses."""
         return self.outputs or [step.number for step in self.steps if not self.children(step.number)]
 
     def children(self, number: int) -> list[int]:
-        """The operations that depend on one, also those that are not shown."""
+        """The operations that depend on `number`, including hidden ones."""
         return self._children.get(number, [])
 
     @cached_property
@@ -137,8 +137,8 @@ class Side:
                 found.setdefault(parent, []).append(record.number)
         return found
 
-    def behind(self, number: int, until: Container[int]) -> list[int]:
-        """The operations that one depends on, in order, as far back as those in `until`, which are left out."""
+    def ancestors(self, number: int, until: Container[int]) -> list[int]:
+        """The operations that `number` depends on, in order, back to the operations in `until`, which are left out."""
         found: set[int] = set()
         waiting = list(self.log.operations[number].dependencies)
         while waiting:
@@ -152,7 +152,7 @@ class Side:
 def first_after(
     starts: Iterable[int], following: Callable[[int], Iterable[int]], is_wanted: Callable[[int], bool]
 ) -> list[int]:
-    """The first wanted operations on all paths from some on: after one that is not wanted `following` tells the next."""
+    """The first wanted operations on all paths from `starts`; `following` gives the next operations after an unwanted one."""
     found: set[int] = set()
     seen: set[int] = set()
     waiting = list(starts)
@@ -168,15 +168,15 @@ def first_after(
 
 
 def _state_signature(value: Tensor | AbsentTensor) -> Signature | None:
-    """The signature of a parameter or buffer; where its values are in no file, that of their fingerprint."""
+    """The signature of a parameter or buffer; if no file has its values, of its fingerprint."""
     if not isinstance(value, AbsentTensor):
         return _signature(value)
-    mark = blake2b(value.fingerprint.encode(), digest_size=6).digest()  # whatever a file says it is
+    mark = blake2b(value.fingerprint.encode(), digest_size=6).digest()  # a file may contain any text here
     return (value.numel(), float(int.from_bytes(mark, "big")), -1.0) if value.fingerprint else None
 
 
 def _signature(value: Tensor) -> Signature | None:
-    """Size, sum and largest of the absolute values: the same after a transposition, nearly the same after rounding.
+    """Size, sum and maximum of the absolute values: unchanged by transposition, and nearly unchanged by rounding.
 
     Only finite values count.
     """
@@ -191,7 +191,7 @@ def _signature(value: Tensor) -> Signature | None:
 
 
 def renaming(names: Mapping[str, str] | None, a: ModelHistory, b: ModelHistory) -> Callable[[str], str]:
-    """A function that translates addresses of `a` into those of `b`. Each name is one or several parts of an address."""
+    """A function that translates addresses of `a` to addresses of `b`. Each name is one or several parts of an address."""
     if names is None:
         return str
     if not isinstance(names, Mapping) or not all(isinstance(text, str) for pair in names.items() for text in pair):

@@ -1,7 +1,6 @@
-"""Which elements come from memory that was never written, as `torch.empty` gives it. Such elements are not compared.
+"""Finds elements that come from memory that was never written (`torch.empty`). Such elements are not compared.
 
-Both logs are run again twice, each time with other numbers in all memory that is not initialised. What then differs was
-computed from it.
+Both logs are run twice, with different numbers in all uninitialised memory. Elements that then differ depend on it.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class _Filled(Observer):
         return value
 
     def _fill(self, value: Tensor, start: int) -> None:
-        """Write other numbers in each of the two runs, which also differ from place to place."""
+        """Write numbers that differ between the two runs, and from place to place."""
         places = torch.arange(value.numel(), device=value.device)
         if value.dtype is torch.bool:
             numbers = (places + self._is_first) % 2
@@ -63,7 +62,7 @@ class _Filled(Observer):
 
 
 def ignore_uninitialised(alignment: Alignment) -> None:
-    """Find the elements of outputs, and of operations that differ, that come from memory that was never written."""
+    """Find the elements of outputs, and of differing operations, that come from memory that was never written."""
     sides = (alignment.a, alignment.b)
     after = [_after_uninitialised(side) for side in sides]
     if not any(after):
@@ -85,7 +84,7 @@ def _may_differ(alignment: Alignment, number: int) -> bool:
 
 
 def _first_unwritten(record: OperationRecord) -> int | None:
-    """The first element of a result that is not initialised: `resize_` keeps those that were there. None where all are."""
+    """The index of the first uninitialised element of a result (`resize_` keeps existing elements); None if there is none."""
     if record.function.is_uninitialised:
         return 0
     if not record.function.is_in(groups.RESIZING) or not record.parents or record.parents[0] < 0:
@@ -94,7 +93,7 @@ def _first_unwritten(record: OperationRecord) -> int | None:
 
 
 def _after_uninitialised(side: Side) -> set[int]:
-    """The operations that give uninitialised memory, and all that depend on it."""
+    """The operations that return uninitialised memory, and all operations that depend on them."""
     if not any(function.is_uninitialised or function.is_in(groups.RESIZING) for function in side.log.functions):
         return set()
     found: set[int] = set()
@@ -105,7 +104,7 @@ def _after_uninitialised(side: Side) -> set[int]:
 
 
 def _unwritten(side: Side, wanted: set[int]) -> dict[int, Tensor]:
-    """By operation: which of its elements depend on uninitialised memory, where any do."""
+    """For each operation: a mask of its elements that depend on uninitialised memory, if there are any."""
     if not wanted:
         return {}
     runs = [_Filled(side, is_first, wanted) for is_first in (True, False)]

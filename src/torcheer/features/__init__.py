@@ -1,4 +1,4 @@
-"""Activations of whole datasets: written in blocks as the model runs, and read like arrays."""
+"""Extracts activations over whole datasets: written in blocks while the model runs, and read like arrays."""
 
 from .extract import extract as extract
 from .extractor import Extractor as Extractor

@@ -1,4 +1,4 @@
-"""Where in the blocks of a folder the rows of each column are."""
+"""Finds the rows of each column in the blocks of a folder."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ..errors import UnreadableFile
 from .data import texts_of_bytes
 from .storage import FORMAT, LAYERS, ODD, TEXTS, TOKEN_POSITIONS, TOKEN_SAMPLES, BlockName, Storage, blocks_among
 
-_MOST_UNSEEN = 1 << 22  # samples of a block with no byte for each: more would be a claim that nothing in the file bears out
-_MOST_TEXTS = 1 << 28  # bytes of the texts of a column of a block
+_MOST_UNSEEN = 1 << 22  # samples of a block with less than a byte for each: a larger number in a file's name must be wrong
+_MOST_TEXTS = 1 << 28  # bytes of a text column in a block
 
 
 def _as_number(text: str) -> int:
-    """A number that a name ends with; -1 where that is none."""
+    """The number at the end of a name; -1 if it is not a number."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
 
 
 def _most_open() -> int:
-    """How many files are open at once: a small part of what a process may open, since there may be several of these."""
+    """The number of files to keep open: a small part of the process limit, because there may be several indexes."""
     try:
         import resource
     except ImportError:  # not a Unix system
@@ -42,17 +42,17 @@ _OPEN = _most_open()
 
 
 class Piece(NamedTuple):
-    """Rows of a column that are one tensor of a file."""
+    """Some rows of a column, stored as one tensor of a file."""
 
     file: str
     name: str
     rows: int
-    shape: tuple[int, ...]  # of a row
+    shape: tuple[int, ...]  # of one row
     dtype: torch.dtype
 
 
 class Column:
-    """The rows of a column: pieces one after the other."""
+    """The rows of a column, as consecutive pieces."""
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
@@ -70,7 +70,7 @@ class Column:
             self.dtypes.add(piece.dtype)
 
     def between(self, first: int, end: int) -> Iterator[tuple[Piece, int, int]]:
-        """The pieces that rows from `first` to `end` are in, and which rows of each."""
+        """Yield the pieces that contain rows `first` to `end`, with the range of rows in each piece."""
         at = bisect_right(self.starts, first) - 1
         while first < end:
             piece, start = self.pieces[at], self.starts[at]
@@ -80,11 +80,11 @@ class Column:
 
 
 class BlockIndex:
-    """The blocks of a folder that are there, and what is in them. Pickled without what is open."""
+    """The blocks of a folder and their columns. Pickled without its open files."""
 
     def __init__(self, storage: Storage, layers: Iterable[str]) -> None:
         self.storage = storage
-        self._layers = {f"{LAYERS}{name}" for name in layers}  # columns that every block has
+        self._layers = {f"{LAYERS}{name}" for name in layers}  # columns that every block must have
         self.blocks: list[BlockName] = []
         self.samples = 0
         self._columns: dict[str, Column] = {}
@@ -105,7 +105,7 @@ class BlockIndex:
             first = names if first is None else first
             if names != first or not names >= self._layers:
                 odd = sorted((names ^ first) or self._layers - names)
-                self._refuse(block, f"it has other columns than it should: {few(odd, 5)}")
+                self._refuse(block, f"its columns are not those of the other blocks: {few(odd, 5)}")
         self.blocks, self._columns, self._texts = blocks, columns, texts
         self.samples = sum(block.samples for block in blocks)
 
@@ -116,15 +116,15 @@ class BlockIndex:
         return name in self._columns or name in self._texts
 
     def names(self, start: str) -> list[str]:
-        """The columns, and those of texts, whose names begin like this; without that beginning."""
+        """The columns, including text columns, whose names begin with `start`, without this prefix."""
         return [name.removeprefix(start) for name in (*self._columns, *self._texts) if name.startswith(start)]
 
     def texts(self, name: str) -> list[str] | None:
-        """The texts of a column, if it is one of texts."""
+        """The texts of a text column; None for other columns."""
         return self._texts.get(name)
 
     def rows(self, piece: Piece, which: int | slice | Tensor) -> Tensor:
-        """Rows of a piece, which must not be written to: mapped, or, from a remote file, read from the first to the last."""
+        """Rows of a piece: mapped, or read from a remote file. Do not write to them."""
         if isinstance(which, slice):
             first, end = which.start, which.stop
         elif isinstance(which, int):
@@ -140,10 +140,10 @@ class BlockIndex:
     # Reading blocks -------------------------------------------------------------------------------------------------
 
     def _read(self, block: BlockName, columns: dict[str, Column], texts: dict[str, list[str]]) -> set[str]:
-        """Read where the columns of a block are. Returns their names."""
+        """Find the columns in a block. Returns their names."""
         file = self._file(block.file)
         if any(file.metadata.get(name) != value for name, value in FORMAT.items()):
-            self._refuse(block, "it is no block of features")
+            self._refuse(block, "it is not a block of features")
         if block.samples > max(_MOST_UNSEEN, file.size):
             self._refuse(block, f"its name says that it has {block.samples:,} samples, which {file.size:,} bytes cannot hold")
         odd = self._odd(block, file)
@@ -190,7 +190,7 @@ class BlockIndex:
             if not all(isinstance(value, torch.dtype) for value in types.values()):
                 raise TypeError
         except (ValueError, AttributeError, TypeError, RecursionError):
-            self._refuse(block, "the types in it make no sense")
+            self._refuse(block, "its dtypes are invalid")
         return types
 
     def _add_texts(
@@ -207,13 +207,13 @@ class BlockIndex:
         raise UnreadableFile(f"{block.file} in {self.storage.location} is damaged: {what}.")
 
     def _file(self, name: str) -> TensorFile:
-        found = self._files.get(name)  # without a lock: a forked process would wait for ever where another thread held it
+        found = self._files.get(name)  # without a lock: a forked process would wait for ever if another thread held it
         if found is None:
             try:
                 found = self._files[name] = self.storage.read_tensors(name)
             except FileNotFoundError:
                 raise UnreadableFile(f"{name} in {self.storage.location} is gone: somebody deleted or moved it.") from None
-        with contextlib.suppress(KeyError):  # another thread closed it
+        with contextlib.suppress(KeyError):  # another thread closed the file
             self._files.move_to_end(name)
         while len(self._files) > _OPEN:
             with contextlib.suppress(KeyError):

@@ -1,10 +1,10 @@
-"""What data may be, and which of its batches make which block.
+"""Turns the user's data into batches with fixed numbers, and batches into blocks.
 
-Block k is a fixed range of batches: the fewest whole batches that reach a number of samples. The block depends on the data and
-that number alone, so any process can make any block. Where no number is given, it grows with the samples before the block.
+Block k is a fixed range of batches: the fewest whole batches that reach a number of samples. A block depends only on the
+data and this number, so any process can make any block. By default the number grows with the samples before the block.
 
-Where a DataLoader or Dataset says which samples are in which batch, only the batches that are wanted are loaded. Other
-iterables are read from the beginning, and what is not wanted is dropped.
+If a DataLoader or Dataset says which samples are in which batch, only the wanted batches are loaded. Other iterables are
+read from the beginning, and unwanted batches are dropped.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from ..errors import FeaturesMismatch, InvalidArgument
 from .digests import described_function, value_digest
 from .storage import BlockName
 
-BATCH_SIZE = 32  # of a Dataset
-Data = Iterable[Any] | Dataset[Any] | Tensor  # what `data` may be: a DataLoader or other batches, or samples
-_SMALLEST, LARGEST = 32, 1024  # samples of a block, where no number of them is given
-_PART = 8  # of the samples before a block is what the block has: so much of the work is lost at most when it is interrupted
+BATCH_SIZE = 32  # for a Dataset
+Data = Iterable[Any] | Dataset[Any] | Tensor  # a DataLoader or other batches, or samples
+_SMALLEST, LARGEST = 32, 1024  # limits of the default number of samples in a block
+_PART = 8  # a block has an eighth of the samples before it: at most this part of the work is lost by an interruption
 _LATER = "extract() divides the data among processes itself, so leave the sampler out"
 
 
 class Part(NamedTuple):
-    """A batch that is to be run, and where it belongs."""
+    """A batch to run, with its block and its samples."""
 
     block: int
-    number: int  # of the batch
+    number: int  # the number of the batch
     first: int  # the number of its first sample
     samples: int
     batch: Any
@@ -61,32 +61,32 @@ class Source(ABC):
     """Batches in a fixed order."""
 
     first_batch: Any
-    order: str = ""  # a digest of which samples come when, where that is known
-    samples: int | None = None  # in all, where that is known
+    order: str = ""  # a digest of the order of samples, if known
+    samples: int | None = None  # in total, if known
     blocks: int | None = None
 
     @abstractmethod
     def parts(self, is_wanted: Callable[[int], bool], there: Collection[BlockName] = ()) -> Iterator[Part]:
-        """The batches of the blocks that are wanted, in order. When it ends, `samples` and `blocks` are known.
+        """Yield the batches of the wanted blocks, in order. At the end, `samples` and `blocks` are known.
 
-        Raises where blocks that are `there` are not of these batches, as far as `order` does not tell.
+        Raises if the existing blocks (`there`) were made from other batches, unless `order` already shows it.
         """
 
     def indices(self, number: int) -> Sequence[Any] | None:
-        """Which samples of a dataset a batch is made of, where that is known."""
+        """The dataset indices of the samples in a batch, if known."""
         return None
 
     def numbers(self, part: Part) -> Tensor | None:
-        """The numbers that the samples of a batch have in a dataset, where they do not come in its order."""
+        """The dataset numbers of a batch's samples; None if samples come in the dataset's order."""
         return None
 
     def count(self, is_wanted: Callable[[int], bool]) -> int | None:
-        """How many samples are in the blocks that are wanted, where that is known."""
+        """The number of samples in the wanted blocks, if known."""
         return None
 
 
 def samples_of_block(given: int | None, first: int) -> int:
-    """How many samples the block that begins with sample `first` has at least.
+    """The least number of samples in the block that begins with sample `first`.
 
     >>> [samples_of_block(None, first) for first in (0, 1000, 100_000)]
     [32, 125, 1024]
@@ -95,7 +95,7 @@ def samples_of_block(given: int | None, first: int) -> int:
 
 
 def open_source(data: Any, block: int | None, samples_of: Callable[[Any], int], *, has_ids: bool) -> Source:
-    """The batches that `data` gives, in blocks of so many samples, or, with None, of more and more samples."""
+    """The batches of `data`, in blocks of at least `block` samples; None: blocks grow."""
     if isinstance(data, Tensor):
         data = _Rows(data)
     if isinstance(data, IterableDataset) or (_is_dataset(data) and not isinstance(data, DataLoader)):
@@ -114,7 +114,7 @@ def open_source(data: Any, block: int | None, samples_of: Callable[[Any], int], 
 
 
 def _has_numbered_samples(data: Any) -> bool:
-    """Whether data is a DataLoader that says which samples are in which batch."""
+    """True for a DataLoader that says which samples are in which batch."""
     is_plain = isinstance(data, DataLoader) and type(data).__iter__ is DataLoader.__iter__
     return is_plain and not isinstance(data.dataset, IterableDataset)
 
@@ -135,7 +135,7 @@ class _Rows(Dataset[Tensor]):
 
 
 def _is_dataset(data: Any) -> bool:
-    """Whether something is a dataset: torch's own, or one that has samples by number, such as that of Hugging Face."""
+    """True for a dataset of torch, or an object with samples by number, such as a Hugging Face dataset."""
     if isinstance(data, Dataset):
         return True
     is_container = isinstance(data, (list, tuple, Mapping, str, bytes))
@@ -143,18 +143,18 @@ def _is_dataset(data: Any) -> bool:
 
 
 def no_batch(data: Any) -> InvalidArgument:
-    """The error where there is no first batch."""
+    """The error for data without any batch."""
     is_iterator = isinstance(data, Iterator)
     why = " A generator gives its batches once: make it anew for each extraction." if is_iterator else ""
     what = f"a tensor of shape {tuple(data._tensor.shape)}" if isinstance(data, _Rows) else described(data)
     return InvalidArgument(f"data gave no batch, so there is nothing to extract; it is {what}.{why}")
 
 
-# Batches that a sampler makes ---------------------------------------------------------------------------------------------
+# Batches made by a sampler --------------------------------------------------------------------------------------------
 
 
 class _Indexed(Source):
-    """The batches of a DataLoader over a dataset whose samples have numbers."""
+    """The batches of a DataLoader over a dataset with numbered samples."""
 
     def __init__(self, loader: DataLoader[Any], block: int | None, samples_of: Callable[[Any], int], *, has_ids: bool) -> None:
         self._loader = loader
@@ -166,12 +166,12 @@ class _Indexed(Source):
         self._has_numbers = self._check_order(has_ids=has_ids)
         self.order = self._digest()
         self.first_batch = next(iter(self._loaded([0], is_first=True)))
-        if not self._is_batched:  # items are batches, of a size that only they know
+        if not self._is_batched:  # each item is a batch, of unknown size
             self.blocks = self.samples = None
             self._streamed = _Streamed(self._loader, block, samples_of, self.first_batch)
             return
-        self._ends: list[int] = []  # of the blocks, in batches
-        self._starts = [0]  # of the batches, in samples
+        self._ends: list[int] = []  # for each block: the number of its end batch
+        self._starts = [0]  # for each batch: the number of its first sample
         self._in_block: list[int] = []
         count = 0
         for number, batch in enumerate(self._batches):
@@ -213,7 +213,9 @@ class _Indexed(Source):
         return sum(size for size, block in zip(sizes, self._in_block, strict=True) if is_wanted(block))
 
     def _loaded(self, numbers: Sequence[int], *, is_first: bool = False) -> Iterable[Any]:
-        """Some of the batches, loaded as the loader does; the first one in this process, unless workers are prepared for it."""
+        """Load some batches with the loader's settings; the first batch in this process, unless workers need
+        `worker_init_fn`.
+        """
         loader = self._loader
         options: dict[str, Any] = {"collate_fn": loader.collate_fn, "generator": loader.generator}
         workers = loader.num_workers
@@ -229,7 +231,7 @@ class _Indexed(Source):
         return DataLoader(loader.dataset, batch_size=None, sampler=_Chosen(self._batches, numbers), **options)
 
     def _check_order(self, *, has_ids: bool) -> bool:
-        """Whether samples come in another order than that of the dataset, by numbers. Raises where they do and have no ids."""
+        """True if samples do not come in the dataset's order. Raises if so and they have neither numbers nor ids."""
         sampler: Any = self._loader.sampler if self._is_own_sampler() else self._loader.batch_sampler
         if isinstance(sampler, DistributedSampler):
             raise InvalidArgument(f"the loader has a DistributedSampler, and {_LATER}: DataLoader(dataset, batch_size=…).")
@@ -276,7 +278,7 @@ class _Chosen(Sampler[Any]):
 
 
 class _InOrder(Sequence[Any]):
-    """The batches of samples in the order of the dataset, without making them all."""
+    """The batches of samples in the dataset's order, computed when accessed."""
 
     def __init__(self, samples: int, size: int, drop_last: bool) -> None:
         self._samples, self._size = samples, size
@@ -292,14 +294,14 @@ class _InOrder(Sequence[Any]):
 
 
 def _batches_of(loader: DataLoader[Any]) -> Sequence[Any]:
-    """Which samples are in which batch. A sampler that draws is made to draw the same in every process."""
+    """Which samples are in which batch. A random sampler is seeded to draw the same in every process."""
     own: Any = loader.batch_sampler
     if type(own) is BatchSampler and type(own.sampler) is SequentialSampler:
         try:
             return _InOrder(len(own.sampler), own.batch_size, own.drop_last)
         except TypeError:
             raise InvalidArgument(
-                f"{described(loader.dataset)} has no length, so where it ends is not known. Give it a __len__, or make it an "
+                f"{described(loader.dataset)} has no length, so its last sample is unknown. Give it a __len__, or make it an "
                 "IterableDataset."
             ) from None
     with random_as_found() as random, undoing() as undo:
@@ -310,14 +312,14 @@ def _batches_of(loader: DataLoader[Any]) -> Sequence[Any]:
 
 
 def generators_of(data: Any) -> list[torch.Generator]:
-    """The random generators that a DataLoader and its samplers draw from."""
+    """The random generators of a DataLoader and its samplers."""
     own = getattr(data, "batch_sampler", None)
     holders = (data, getattr(data, "sampler", None), own, getattr(own, "sampler", None))
     found = [getattr(one, "generator", None) for one in holders]
     return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
 
 
-# Batches that come as they come ---------------------------------------------------------------------------------------------
+# Batches of other iterables -------------------------------------------------------------------------------------------
 
 
 class _Streamed(Source):
@@ -366,7 +368,7 @@ def _check_same(there: BlockName | None, now: BlockName) -> None:
 
 
 def world() -> tuple[int, int]:
-    """The number of this process and how many there are, as torchrun says."""
+    """This process's rank and the number of processes, as set by torchrun."""
     given = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     try:
         rank, size = map(int, given)
@@ -380,14 +382,16 @@ def world() -> tuple[int, int]:
     return rank, size
 
 
-# Labels and ids of samples, as columns of a block: tensors, or texts.
+# Labels and ids of samples, as columns of a block: tensors or texts.
 
 Column = Tensor | list[str]
-GivenIds = str | int | Callable[[Any], object] | Sequence[object] | Tensor | np.ndarray[Any, Any]  # what `ids=` takes
+GivenIds = str | int | Callable[[Any], object] | Sequence[object] | Tensor | np.ndarray[Any, Any]  # the argument `ids`
 
 
 class Ids:
-    """What samples are known by: a function of a batch, the name of an item of it, or a sequence with one for each sample."""
+    """The ids of samples: from a function of a batch, from an item of a batch, or from a sequence with an id for each
+    sample.
+    """
 
     def __init__(self, ids: Any) -> None:
         self.item = ids if isinstance(ids, (str, int)) else None
@@ -401,17 +405,17 @@ class Ids:
                 )
             self._sequence = ids
         self.is_given = ids is not None
-        self._are_texts: bool | None = None  # known with the first batch
+        self._are_texts: bool | None = None  # decided by the first batch
 
     def describe(self) -> Any:
-        """In values that JSON has."""
+        """A JSON description."""
         if self._sequence is not None:
             listed = self._sequence.tolist() if hasattr(self._sequence, "tolist") else list(self._sequence)
             return value_digest(listed)
         return self.item if self._function is None else described_function(self._function)
 
     def of(self, part: Part, source: Source) -> Column | None:
-        """The ids of the samples of a batch."""
+        """The ids of the samples in a batch."""
         if not self.is_given:
             return None
         found = self._found(part, source)
@@ -448,7 +452,7 @@ class Ids:
 
 
 class Labels:
-    """The labels that batches have. Those of the first batch are those of all."""
+    """The labels in batches. Every batch must have the same labels as the first."""
 
     def __init__(self, first: dict[str, Any], samples: int) -> None:
         columns = {name: as_column(value, samples) for name, value in first.items()}
@@ -474,7 +478,7 @@ class Labels:
 
 
 def as_column(value: Any, samples: int) -> Column | None:
-    """A value as a column with a row for each sample; None where it cannot be one."""
+    """A value as a column with a row for each sample; None if that is impossible."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         value = torch.from_numpy(np.ascontiguousarray(value.astype(_native(value.dtype), copy=False)))
     if isinstance(value, Tensor):
@@ -496,13 +500,13 @@ def as_column(value: Any, samples: int) -> Column | None:
 
 
 def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type of NumPy's in which torch can have such numbers."""
+    """The NumPy dtype that torch supports for such numbers."""
     largest = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}.get(dtype.kind)
     return largest if largest is not None and dtype.itemsize > largest.itemsize else dtype.newbyteorder("=")
 
 
 def _plain(value: Any) -> Any:
-    """A number or text of Python's own."""
+    """A NumPy or torch scalar as a Python number or text; other values unchanged."""
     return value.item() if isinstance(value, (np.generic, Tensor)) and getattr(value, "ndim", 1) == 0 else value
 
 
@@ -512,7 +516,7 @@ def texts_as_tensor(texts: list[str]) -> Tensor:
 
 
 def texts_of_bytes(data: bytes, count: int) -> list[str] | None:
-    """The texts that were written; None where these are not so many texts."""
+    """The stored texts; None if the bytes are not `count` texts."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):

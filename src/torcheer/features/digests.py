@@ -1,4 +1,4 @@
-"""Short texts that are equal where models, batches and functions are equal: they decide whether an extraction may be resumed.
+"""Digests of models, batches and functions. They decide whether an extraction may be resumed.
 
 They are the same in every process, so they must not depend on memory addresses or on the order of a set.
 """
@@ -29,11 +29,11 @@ _SIZE = 12  # bytes
 _CHUNK = 1 << 24  # elements that are read at once
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
-_OF_PROCESS = re.compile(r"(.*_)?(rank|device|gpu|world_size)")  # names of what differs between processes of one extraction
+_OF_PROCESS = re.compile(r"(.*_)?(rank|device|gpu|world_size)")  # names whose values differ between processes of one extraction
 
 
 def tensor_digest(tensor: Tensor) -> str:
-    """A digest of a tensor: its values, type and shape."""
+    """A digest of a tensor's values, dtype and shape."""
     found = blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=_SIZE)
     with DisableTorchFunction(), torch.no_grad():
         plain = tensor.detach()
@@ -52,42 +52,42 @@ def state_digests(model: Module) -> dict[str, str]:
     """A digest of every parameter and buffer of a model, by name."""
     named = (*model.named_parameters(), *model.named_buffers())
     tensors = {name: one for name, one in named if not is_lazy(one)}
-    with ThreadPoolExecutor(4) as pool:  # hashing does not hold Python's lock
+    with ThreadPoolExecutor(4) as pool:  # hashing releases the GIL
         return dict(zip(tensors, pool.map(tensor_digest, tensors.values()), strict=True))
 
 
 def value_digest(value: Any) -> str:
-    """A digest of a value, such as a batch: of tensors, arrays and plain values in any nesting, and of tensors in objects."""
+    """A digest of a value, such as a batch: tensors, arrays and plain values in any nesting, and tensors in objects."""
     found = _Digest()
     found.add(value)
     return found.text
 
 
 def described_function(function: Any) -> Any:
-    """A function in values that JSON has: its name, and a digest of its code and of what that uses."""
+    """A JSON description of a function: its name, and a digest of its code and of everything the code uses."""
     if function is None or isinstance(function, str):
         return function
     return [getattr(function, "__qualname__", type(function).__qualname__), value_digest(function)]
 
 
 class _Digest:
-    """A digest of values, and of functions with what they use: closures, defaults, global names, attributes of objects.
+    """A digest of values, and of functions with everything they use: closures, defaults, globals, attributes of objects.
 
-    Of an object that a function uses, only the attributes whose names are in the function's code count: others, such as the
-    time it was made, may differ. What libraries define counts by its name alone. The device and the rank, recognised by their
-    usual names, are left out: they differ between the processes of one extraction.
+    Of an object that a function uses, only the attributes named in the function's code count: others, such as its creation
+    time, may differ. Objects of libraries count by name only. The device and the rank, recognised by their usual names, are
+    ignored: they differ between the processes of one extraction.
     """
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=_SIZE)
-        self._seen: dict[Any, Any] = {}  # functions and objects by id, attributes by id and name
+        self._seen: dict[Any, Any] = {}  # functions and objects by id, attributes by (id, name)
 
     @property
     def text(self) -> str:
         return self._hash.hexdigest()
 
     def add(self, value: Any, names: tuple[str, ...] = ()) -> None:
-        """Add a value. `names` are those that the code of a function has, if the value is used by one."""
+        """Add a value. `names` are the names in a function's code, if the function uses the value."""
         if isinstance(value, torch.device):
             self._say(value.type)
         elif _is_plain(value):
@@ -118,7 +118,7 @@ class _Digest:
             self._add_all(f"array {value.shape}", value.ravel().tolist())
         elif not isinstance(value, (Module, ModuleType, type)) and (inside := children(value)) is not None:
             self._add_all(type(value).__qualname__, [one for pair in inside for one in pair])
-            del self._seen[id(value)]  # an equal container in its place counts as much
+            del self._seen[id(value)]  # an equal container elsewhere must count the same
         else:
             self._add_object(value, names)
 
@@ -134,7 +134,7 @@ class _Digest:
         if isinstance(value, Module):
             self._say(_ADDRESS.sub("", repr(value)), *(f"{name} {one}" for name, one in state_digests(value).items()))
         elif not names and not isinstance(value, (type, ModuleType)) and not callable(value):
-            for path, tensor in find_tensors(value):  # a batch of a class of its own
+            for path, tensor in find_tensors(value):  # a batch of the user's own class
                 self._say(str(path), tensor_digest(tensor))
         called = inspect.getattr_static(cls, "__call__", None)
         if isinstance(called, FunctionType) and not isinstance(value, Module):
@@ -143,7 +143,7 @@ class _Digest:
         self._add_attributes(value, names)
 
     def _add_attributes(self, value: Any, names: tuple[str, ...]) -> None:
-        """Add the attributes of an object, a class or a module of Python's that a function may use."""
+        """Add the attributes of an object, class or module that a function may use."""
         is_library = isinstance(value, ModuleType) and (getattr(value, "__file__", None) or _LIBRARIES[0]).startswith(
             _LIBRARIES
         )
@@ -163,7 +163,7 @@ class _Digest:
                 continue
             self.add(found, names)
             if isinstance(found, FunctionType) and not _is_of_library(found.__code__):
-                self._add_attributes(value, _names(found.__code__))  # a method: what it uses of the object
+                self._add_attributes(value, _names(found.__code__))  # a method: the attributes that it uses
 
     def _add_function(self, function: Any) -> None:
         code = getattr(function, "__code__", None)
@@ -199,14 +199,14 @@ class _Digest:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether `repr` tells all of a value: numbers, texts, and lists of these."""
+    """True if `repr` shows the whole value: numbers, texts, and lists of them."""
     if isinstance(value, (list, tuple)):
         return PLAIN.issuperset(map(type, value))
     return type(value) in PLAIN or isinstance(value, np.generic)
 
 
 def _names(code: CodeType | None) -> tuple[str, ...]:
-    """The names of globals and attributes in code, and in the functions that it makes."""
+    """The names of globals and attributes in code, including inner functions."""
     if code is None:
         return ()
     inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in _names(one)]

@@ -1,4 +1,4 @@
-"""Features as files and objects of other libraries: `.npy`, Zarr, Hugging Face `datasets`."""
+"""Exports features to `.npy`, Zarr and Hugging Face `datasets`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOGETHER = 32 << 20  # bytes that are read at once
 
 
 def as_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """A tensor of any device as an array. Types that NumPy does not have become float32, or complex64."""
+    """A tensor of any device as an array. Dtypes that NumPy lacks become float32 or complex64."""
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
     try:
         found: np.ndarray[Any, Any] = tensor.numpy()
@@ -35,7 +35,7 @@ def as_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 
 def export_layer(layer: LayerFeatures, path: Path) -> Path:
-    """Write a layer into a file that its suffix tells the kind of."""
+    """Write a layer into a file whose format the suffix names."""
     if path.suffix == ".npy":
         _write_npy(layer, path)
     elif path.suffix == ".zarr":
@@ -59,7 +59,7 @@ def _write_npy(layer: LayerFeatures, path: Path) -> None:
 
 
 def _new_group(path: Path) -> Any:
-    """A Zarr group in a new or empty folder: zarr deletes all that is in the folder of a new group."""
+    """A Zarr group in a new or empty folder. zarr itself would delete everything in an existing folder."""
     zarr = _library("zarr", "writing .zarr folders")
     if os.path.lexists(path) and (not path.is_dir() or is_link(path) or any(path.iterdir())):
         raise NotWritten(
@@ -86,7 +86,7 @@ def _together(layer: LayerFeatures, shape: tuple[int, ...]) -> Any:
 
 
 def _padded(rows: Any, shape: tuple[int, ...], value: float = 0) -> Any:
-    """Rows filled up to a shape."""
+    """Rows padded to a shape."""
     if rows.shape[1:] == shape[1:]:
         return rows
     found = rows.new_full((len(rows), *shape[1:]), value)
@@ -106,7 +106,7 @@ def export_features(features: Features, path: Path) -> Path:
 
 
 def to_datasets(features: Features, layers: list[str] | None, cache_dir: str | os.PathLike[str] | None) -> Any:
-    """Features as a `datasets.Dataset`, one column for each layer and label."""
+    """Features as a `datasets.Dataset`, with a column for each layer and label."""
     datasets = _library("datasets", "making a datasets.Dataset")
     names = list(features) if layers is None else layers
     columns = {name: features[name] for name in names}
@@ -121,14 +121,14 @@ def to_datasets(features: Features, layers: list[str] | None, cache_dir: str | o
         sample = {name: _plain(column[0]) for name, column in labels.items()}
         known = datasets.Dataset.from_list([sample]).features
         types.update({name: known[name] for name in labels})
-    # What is given to the function is what the cache of datasets knows its result by. A list would be divided among processes.
+    # datasets caches the result by the function's arguments. A list would be split among processes, so the layers are JSON.
     given = {"folder": features.location, "layers": json.dumps(names), "version": features.version()}
     options = {"cache_dir": str(cache_dir)} if cache_dir is not None else {}
     return datasets.Dataset.from_generator(dataset_rows, gen_kwargs=given, features=datasets.Features(types), **options)
 
 
 def dataset_rows(folder: str, layers: str, version: str) -> Iterator[dict[str, Any]]:
-    """The samples of some features, as dictionaries. `layers` is JSON, and `version` that of the features."""
+    """The samples of some features, as dictionaries. `layers` is JSON, `version` is the features' version."""
     from .features import open_features
 
     features = open_features(folder)

@@ -1,4 +1,4 @@
-"""How far an extraction is: samples, rate, size on disk, time left."""
+"""`extract`: computes chosen layers over a whole dataset, written in blocks while the model runs, with progress reports."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ _EVERY_IN_A_FILE = 30.0
 
 @dataclass(frozen=True)
 class ExtractionProgress:
-    """How far an extraction is, as `progress=` functions get it."""
+    """The progress of an extraction, passed to `progress=` functions."""
 
-    samples: int  # that this process has run
-    total: int | None  # that it is to run, where that is known
+    samples: int  # run by this process so far
+    total: int | None  # to be run by this process, if known
     seconds: float
-    written: int  # bytes in the folder, with those of the block in work
+    written: int  # bytes in the folder, including the unfinished block
 
     @property
     def rate(self) -> float:
@@ -65,7 +65,7 @@ class ExtractionProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """How long it will take, where that is known."""
+        """The estimated time that is left, if known."""
         if self.total is None or not self.rate:
             return None
         return (self.total - self.samples) / self.rate
@@ -80,7 +80,7 @@ WantedProgress = bool | Callable[[ExtractionProgress], object]
 
 
 class ProgressReport:
-    """Tells how far an extraction is: on stderr, to a function, or not at all."""
+    """Reports the progress of an extraction: on stderr, to a function, or not at all."""
 
     def __init__(self, progress: WantedProgress, total: int | None, written: int, who: str = "") -> None:
         self._report = progress if callable(progress) else None
@@ -94,7 +94,7 @@ class ProgressReport:
         self._width = 0
 
     def ran(self, samples: int) -> None:
-        """Count samples that were run, and tell how far it is where that is due."""
+        """Count samples that were run, and report when it is time."""
         self._samples += samples
         if self._report is not None:
             self._report(self.now())
@@ -102,7 +102,7 @@ class ProgressReport:
             self._say()
 
     def wrote(self, size: int) -> None:
-        """Count bytes that were written."""
+        """Count written bytes."""
         self.written += size
 
     def end(self) -> None:
@@ -129,7 +129,7 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-# `extract`: the values of chosen layers for a whole dataset, written in blocks as the model runs.
+# `extract`, and the work of one process.
 
 
 def extract(
@@ -159,29 +159,30 @@ def extract(
     (100, 3) True
 
     Args:
-        model: the model, in the mode it is to run in; it runs under `no_grad`, and is left as it was.
+        model: the model, in the mode (training or evaluation) it will run in; it runs under `no_grad`, and is restored.
         data: a DataLoader, a Dataset (in batches of 32), or an iterable of batches: tensors, tuples, mappings.
-        layers: keys (docs/keys.md), or a mapping from names of yours to keys.
-        to: a folder: new, empty, or one with the same extraction, which is then resumed.
-        transform: what becomes of a value before it is stored: a function of the tensor, or of the tensor and the batch; "mean"
+        layers: keys (docs/keys.md), or a mapping from your names to keys.
+        to: a folder: new, empty, or with the same extraction, which is then resumed.
+        transform: changes a value before it is stored: a function of the tensor, or of the tensor and the batch; "mean"
             (over positions), "max", "first_token", "last_token"; or a mapping from layers to these.
-        keep: reducers of `torcheer.reducers` instead of values; with "activations" in the list, as well as values.
-        dtype: the type that floating point values are stored in.
-        flatten: "tokens" stores one row for each position that is no padding, with its sample and its position.
-        block: how many samples a block has at least; blocks are whole batches. None: as in the folder, if it has features, else
-            an eighth of the samples before the block, from 32 to 1,024.
-        ids: what samples are known by: the name of an item of the batches, a function of a batch, or a sequence.
-        call: a function `call(model, batch)` that runs the model, where it is not clear how a batch goes into it.
-        stop: end each pass at the last of the layers, by an exception. None: where more than a tenth of it comes after that.
-        resume: continue with what is in the folder. The model, the data and the settings must be the same.
-        progress: tell on stderr how far it is; or a function that is called with an `ExtractionProgress` after each batch.
+        keep: reducers of `torcheer.reducers` instead of values; with "activations" in the list, values as well.
+        dtype: the dtype in which floating-point values are stored.
+        flatten: "tokens" stores one row for each position that is not padding, with its sample and its position.
+        block: the least number of samples in a block; blocks are whole batches. None: as in the folder, if it has features,
+            else an eighth of the samples before the block, from 32 to 1,024.
+        ids: identify samples: the name of an item of the batches, a function of a batch, or a sequence.
+        call: a function `call(model, batch)` that runs the model, needed if the arguments in a batch are not obvious.
+        stop: end each pass after the last of the layers, by an exception. None: if more than a tenth of the operations come
+            after it.
+        resume: continue an extraction in the folder. The model, the data and the settings must be the same.
+        progress: print progress to stderr; or a function that is called with an `ExtractionProgress` after each batch.
 
-    Under torchrun each process takes its share of the blocks. A process that is killed loses the block in work, no more. A
+    Under torchrun each process takes its share of the blocks. A killed process loses only its unfinished block. A
     KeyboardInterrupt says how many samples are in the folder.
     """
     refuse_inside_compiled_code()
     if block is not None and not is_whole(block, 1):
-        raise InvalidArgument(f"block is how many samples a block has at least, a whole number from 1; got {block!r}.")
+        raise InvalidArgument(f"block is the least number of samples in a block, a whole number from 1; got {block!r}.")
     storage, calling, known = open_storage(to), Calling(model, call), Ids(ids)
     block = _block_of(storage) if block is None else block
     inner = innermost(model)
@@ -232,7 +233,7 @@ def extract(
 
 
 class _Extraction:
-    """What one process does of an extraction."""
+    """One process's part of an extraction."""
 
     def __init__(
         self,
@@ -255,7 +256,7 @@ class _Extraction:
         calling, first = reader.calling, source.first_batch
         self._labels = Labels(self._labels_of(first), calling.samples(first))
         self._reduced = ReducedBlocks(storage, keeping.reducers) if keeping.reducers else None
-        self._first_values: dict[str, Tensor] | None = None  # of the first batch, until it is stored
+        self._first_values: dict[str, Tensor] | None = None  # of the first batch, until they are stored
         self._block: _Block | None = None
         self._writer: BlockWriter
 
@@ -266,7 +267,7 @@ class _Extraction:
         return self._reader.calling.labels(batch, self._ids.item)
 
     def try_first_batch(self) -> None:
-        """Run the first batch, to raise what is wrong before anything is written."""
+        """Run the first batch, so that errors come before anything is written."""
         first = self._source.first_batch
         part = Part(0, 0, 0, self._reader.calling.samples(first), first)
         values = self._reader.read(first)
@@ -275,14 +276,14 @@ class _Extraction:
         self._first_values = values if self._is_wanted(0) else None
 
     def check_blocks(self) -> None:
-        """Raise where a block that is there is damaged, before the others are run."""
+        """Raise if an existing block is damaged, before the others are run."""
         try:
             BlockIndex(self._storage, self._keeping.stored)
         except UnreadableFile as error:
             raise UnreadableFile(f"{error} Delete this file and extract again: the other blocks are kept.") from None
 
     def run(self) -> None:
-        """Run the blocks that are missing."""
+        """Run the missing blocks."""
         if self._source.blocks is not None:
             self._write_end()
         self._writer = BlockWriter(self._storage, self._room(), self._report.wrote)
@@ -303,7 +304,7 @@ class _Extraction:
         self._write_end()
 
     def _check_end(self, part: Part) -> None:
-        """Raise where there are more blocks than there were."""
+        """Raise if there are more blocks than in the earlier extraction."""
         if self._end is not None and part.block >= self._end[0]:
             raise FeaturesMismatch(
                 f"the data has more samples than the {self._end[1]} that it had when these features were extracted. Extract "
@@ -316,7 +317,7 @@ class _Extraction:
             write_end(self._storage, blocks, samples)
 
     def _room(self) -> int:
-        """About how many bytes the header of a block has."""
+        """The approximate size of a block's header in bytes."""
         samples = self._reader.calling.samples(self._source.first_batch)
         batches = -(-self._block_size // max(samples, 1))
         return min(4 << 20, batches * sum(len(name) + 120 for name in self._reader.names) + 4096)
@@ -352,7 +353,7 @@ class _Extraction:
         self._writer.add(columns)
 
     def _numbers(self, part: Part, values: dict[str, Tensor], columns: dict[str, Tensor]) -> Tensor:
-        """The sample number of each row. Where the place of a row does not tell it, columns that do are added."""
+        """The sample number of each row. If it does not follow from the row's index, columns with sample numbers are added."""
         numbers = self._source.numbers(part)
         if numbers is None:
             numbers = torch.arange(part.first, part.first + part.samples, device="cpu")
@@ -373,14 +374,14 @@ class _Extraction:
         self._writer.finish(BlockName(block.number, block.first, block.samples).file, FORMAT, partial(self._before, block))
 
     def _before(self, block: _Block) -> None:
-        """What is done before a block gets its name, by the thread that writes."""
+        """Called by the writing thread before a block gets its name."""
         check_plan_is_there(self._storage)
         if self._reduced is not None:
             self._reduced.write(block.number, block.states, block.samples)
 
 
 class _Block:
-    """The block in work."""
+    """The block that is being filled."""
 
     def __init__(self, number: int, first: int, states: States) -> None:
         self.number, self.first, self.states = number, first, states
@@ -389,17 +390,17 @@ class _Block:
 
 
 def _block_of(storage: Storage) -> int | None:
-    """The `block` that the features in a folder began with; None where there are none, or where their blocks grow."""
+    """The `block` setting of the features in a folder; None if there are none, or if their blocks grow."""
     plan = read_plan(storage)
     block = plan.settings.get("block") if plan is not None else None
     return block if is_whole(block, 1) else None
 
 
 def _say_what_is_there(error: BaseException, storage: Storage, source: Source) -> None:
-    """Add to an interrupt, or an error of the model or data, how many samples are in the folder and what does the rest."""
-    if isinstance(error, TorcheerError):  # has advice of its own
+    """Add to an interrupt, or an error of the model or data, how many samples are in the folder and how to continue."""
+    if isinstance(error, TorcheerError):  # these errors have their own advice
         return
-    with contextlib.suppress(Exception):  # the folder does not answer
+    with contextlib.suppress(Exception):  # the folder cannot be read
         there = sum(block.samples for block in blocks_among(storage.names()))
         whole = f" of {source.samples:,}" if source.samples is not None else ""
         said = f"{there:,}{whole} samples are in {storage.location}. The same call of extract() does the rest."
@@ -416,7 +417,7 @@ def _described_transform(transform: Any) -> Any:
 
 
 def _autocast(device: str) -> str | None:
-    """The type that autocast, which the caller may have switched on, computes in on a device."""
-    if device == "meta":  # whose values are refused when they come
+    """The dtype of autocast on a device, if the caller has switched it on."""
+    if device == "meta":  # its values are refused later
         return None
     return str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else None

@@ -1,7 +1,7 @@
-"""`Extractor`: reads layers of a model for batches of columns, as Ray Data gives and takes them.
+"""`Extractor`: adds layers of a model as columns to batches of columns, for example in Ray Data.
 
 `ray.data.Dataset.map_batches` makes one in each of its actors. Ray is not imported here: a batch is a dictionary of NumPy
-arrays, and an `Extractor` is a callable that anything else can call too.
+arrays, and an `Extractor` is an ordinary callable.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .layer_reader import Call, GivenLayers, LayerReader, warn_of_training
 from .transforms import GivenTransform
 
 Batch = Mapping[str, Any]
-_MOST = 8  # columns that an error names
+_MOST = 8  # columns that an error lists
 
 
 class Extractor:
-    """A function of batches: the same batch, with one more column for each layer.
+    """A function of batches that returns the batch with one more column for each layer.
 
     >>> import numpy, torch, torcheer
     >>> extractor = torcheer.Extractor(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval(), ["0", "1"])
@@ -38,7 +38,7 @@ class Extractor:
     >>> {name: column.shape for name, column in batch.items()}
     {'x': (2, 4), '0': (2, 3), '1': (2, 3)}
 
-    On a cluster, in actors of Ray Data, each with a model of its own:
+    On a cluster, in actors of Ray Data, each with its own model:
 
         dataset.map_batches(
             torcheer.Extractor,
@@ -47,18 +47,19 @@ class Extractor:
         )
 
     Args:
-        model: a function without arguments that makes the model, or the model itself; in the mode that it is to run in, and
-            where it is to run.
+        model: a function without arguments that makes the model, or the model itself; in the mode and on the device it will
+            run.
         layers: keys (docs/keys.md), or a mapping from names of columns to keys.
-        inputs: the column that goes into the model, or a list of several, or a mapping from parameters of `forward` to columns.
-            Not needed where columns are named as those parameters, or where there is only one.
-        transform: what becomes of a value, as in `extract`.
-        dtype: the type that floating point values are converted to.
-        call: a function `call(model, batch)` that runs the model; `batch` has all columns, numbers as tensors.
-        stop: end each pass at the last of the layers, by an exception. None: where more than a tenth of it comes after that.
+        inputs: the column that goes into the model, or a list of several, or a mapping from parameters of `forward` to
+            columns. Not needed if columns have the names of parameters, or if there is only one column.
+        transform: changes a value, as in `extract`.
+        dtype: the dtype to which floating-point values are converted.
+        call: a function `call(model, batch)` that runs the model; `batch` has all columns, with numbers as tensors.
+        stop: end each pass after the last of the layers, by an exception. None: if more than a tenth of the operations come
+            after it.
 
-    Layers are found with the first batch. Types that NumPy does not have (bfloat16, float8) become float32. The model is
-    hooked until `close`, or until the extractor is gone.
+    Layers are found with the first batch. Dtypes that NumPy lacks (bfloat16, float8) become float32. The model keeps its
+    hooks until `close`, or until the extractor is deleted.
     """
 
     def __init__(
@@ -81,12 +82,12 @@ class Extractor:
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = Lock()  # an actor may have several threads, and the model has one set of hooks
+        self._lock = Lock()  # an actor may have several threads, but the model has one set of hooks
         self._reader: LayerReader | None = None
-        self._count = 0  # batches so far
+        self._count = 0  # number of batches so far
 
     def __call__(self, batch: Batch) -> dict[str, Any]:
-        """Run the model on a batch. Returns it with a column for each layer."""
+        """Run the model on a batch. Returns the batch with a column for each layer."""
         _check_batch(batch)
         with self._lock:
             given = self._inputs.of(batch, self._model, with_all=self._options["transform"] is not None)
@@ -114,7 +115,7 @@ class Extractor:
             )
 
     def close(self) -> None:
-        """Take the hooks off the model. The next batch puts them back."""
+        """Remove the hooks from the model. The next batch adds them again."""
         with self._lock:
             if self._reader is not None:
                 self._reader.close()
@@ -126,7 +127,7 @@ class Extractor:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without hooks, as it was made: Ray sends objects to other processes."""
+        """The state without hooks, because Ray sends objects to other processes."""
         self.close()
         return {name: value for name, value in vars(self).items() if name not in ("_lock", "_reader", "_count")}
 
@@ -136,7 +137,7 @@ class Extractor:
 
 
 def _made(model: Any) -> Module:
-    """The model, made where a function that makes it was given."""
+    """The model, or the result of the function that makes it."""
     if isinstance(model, Module):
         return model
     if not callable(model):
@@ -152,11 +153,11 @@ def _made(model: Any) -> Module:
 
 
 class _Inputs:
-    """Which columns of a batch go into the model, and how."""
+    """Chooses the columns that go into the model, and calls it."""
 
     def __init__(self, inputs: Any, call: Call | None) -> None:
         self.call = call
-        self._columns: list[str] = []  # all of them where there are none
+        self._columns: list[str] = []  # all columns if empty
         if inputs is None:
             return
         named, listed = isinstance(inputs, Mapping), isinstance(inputs, (list, tuple))
@@ -168,7 +169,7 @@ class _Inputs:
         self.call = _CallByName(dict(inputs)) if named else _CallInOrder(list(self._columns))
 
     def of(self, batch: Batch, model: Module, *, with_all: bool) -> dict[str, Any]:
-        """What the reader gets of a batch; all columns only where somebody may look at them."""
+        """The batch for the reader, with only the needed columns unless `with_all`."""
         if self.call is None:
             self._guess(batch, model)
         missing = [column for column in self._columns if column not in batch]
@@ -179,7 +180,7 @@ class _Inputs:
         return {name: _as_tensor(batch[name]) for name in names}
 
     def _guess(self, batch: Batch, model: Module) -> None:
-        """Find out from the first batch."""
+        """Choose input columns: names matching forward's parameters, else the only numeric one."""
         known = [name for name in taken_by(model).names if name in batch]
         numeric = [name for name, column in batch.items() if _is_numeric(column)]
         if known:
@@ -194,7 +195,7 @@ class _Inputs:
 
 
 class _CallInOrder:
-    """Runs a model with columns as its arguments, in order."""
+    """Calls a model with columns as positional arguments."""
 
     def __init__(self, columns: list[str]) -> None:
         self._columns = columns
@@ -204,7 +205,7 @@ class _CallInOrder:
 
 
 class _CallByName:
-    """Runs a model with columns as its arguments, by the names of its parameters."""
+    """Calls a model with columns as keyword arguments."""
 
     def __init__(self, columns: dict[str, str]) -> None:
         self._columns = columns
@@ -214,7 +215,7 @@ class _CallByName:
 
 
 def _check_batch(batch: Any) -> None:
-    """Raise where this is no batch of columns."""
+    """Raise if this is not a batch of columns."""
     if not isinstance(batch, Mapping) or not batch:
         what = (
             f"a {type(batch).__module__.partition('.')[0]} {type(batch).__name__}" if not isinstance(batch, Mapping) else "none"
@@ -241,9 +242,9 @@ def _is_numeric(column: Any) -> bool:
 
 
 def _as_tensor(column: Any) -> Any:
-    """A column as the model gets it: a copy, since the model may write to it, and Ray's memory is not to be written to.
+    """A column for the model: a copy, because the model may write to it, and Ray's memory is read-only.
 
-    Arrays of different shapes are a list of tensors; what is no numbers is a list.
+    Arrays of different shapes become a list of tensors; columns without numbers become a list.
     """
     if isinstance(column, Tensor):
         return column.clone()
@@ -255,7 +256,7 @@ def _as_tensor(column: Any) -> Any:
 
 
 def _seed(given: Mapping[str, Any]) -> int:
-    """What random numbers of a model begin from: the same for the same batch, whichever actor gets it."""
+    """The seed for the model's random numbers: the same for the same batch, whichever actor gets it."""
     found = 0
     for value in given.values():
         if isinstance(value, Tensor) and len(value):

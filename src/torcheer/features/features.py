@@ -1,4 +1,4 @@
-"""`LayerFeatures`: the stored values of one layer, like an array. Nothing is read but what is asked for."""
+"""`Features` and `LayerFeatures`: extracted values, read like arrays. Only the requested rows are read."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from .plan import END, PLAN, read_end, read_plan
 from .statistics import FeatureStatistics, LayerStatistics, sample_numbers
 from .storage import IDS, LABELS, LAYERS, TOKEN_POSITIONS, TOKEN_SAMPLES, open_storage
 
-_TOGETHER = 64 << 20  # bytes that are read at once where everything is wanted
+_TOGETHER = 64 << 20  # bytes that are read at once when all rows are needed
 
 
 class LayerFeatures(LayerStatistics, Dataset[Tensor]):
-    """The values of a layer for all samples (or tokens) that are there, in order.
+    """The stored values of a layer, with a row for each sample (or token), in order.
 
-    `layer[3]` is a tensor; `layer[2:5]`, `layer[[4, 1]]`, `layer[mask]` have a first dimension more; `layer[:, 0]` also reads
-    only part of each row. What is returned is a copy. It is a `Dataset` too: `DataLoader(features["layer3"], batch_size=64)`.
+    `layer[3]` is a tensor; `layer[2:5]`, `layer[[4, 1]]`, `layer[mask]` have one more dimension; `layer[:, 0]` reads only
+    part of each row. All return copies. It is also a `Dataset`: `DataLoader(features["layer3"], batch_size=64)`.
 
-    Where samples have different shapes (`is_ragged`), several of them are a list; `pad()` makes tensors.
+    If samples differ in shape (`is_ragged`), several samples are a list; `pad()` makes tensors.
     """
 
     def __init__(self, index: BlockIndex, column: str, name: str, padding: float | None = None) -> None:
         self.name = name
-        self.padding = padding  # what samples are filled up with; None: they are not
+        self.padding = padding  # fills samples up to the largest shape; None: no padding
         self._index, self._key = index, column
 
-    # What it is -----------------------------------------------------------------------------------------------------
+    # Properties -----------------------------------------------------------------------------------------------------
 
     @property
     def _column(self) -> Column:
@@ -52,12 +52,12 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
 
     @property
     def is_ragged(self) -> bool:
-        """Whether samples have different shapes."""
+        """True if samples differ in shape."""
         return len(self._column.shapes) > 1
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """The shape of all of it; None stands for a dimension that differs between samples."""
+        """The shape of all samples together; None for a dimension that differs between samples."""
         shapes = self._column.shapes
         if not shapes:
             return (0,)
@@ -68,27 +68,27 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
 
     @property
     def ndim(self) -> int:
-        """How many dimensions there are."""
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the values."""
+        """The dtype of the values."""
         types = list(self._column.dtypes) or [torch.float32]
         return reduce(torch.promote_types, types)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the values have."""
+        """The number of bytes of all values."""
         return sum(piece.rows * math.prod(piece.shape) * piece.dtype.itemsize for piece in self._column.pieces)
 
     def pad(self, value: float = 0) -> LayerFeatures:
-        """The same with every sample filled up at the end of each dimension, to the largest of those that are asked for."""
+        """The same layer, with each sample padded at the end of each dimension to the largest of the requested samples."""
         return LayerFeatures(self._index, self._key, self.name, value)
 
     @property
     def said_shape(self) -> str:
-        """The shape in words; a size that differs between samples is `…`, and so are different numbers of dimensions."""
+        """The shape as text; a size that differs between samples is `…`, and so are different numbers of dimensions."""
         if len({len(shape) for shape in self._column.shapes}) > 1:
             return f"({len(self)}, …)"
         sizes = ["…" if size is None else str(size) for size in self.shape]
@@ -120,7 +120,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         return self._chosen(numbers, tuple(rest))
 
     def __getitems__(self, numbers: list[int]) -> list[Tensor]:
-        """Several samples, as a DataLoader asks for them."""
+        """Several samples, as requested by a DataLoader."""
         found = self._chosen(self._numbers(numbers), ())
         return list(found)
 
@@ -129,7 +129,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
             yield from batch
 
     def batches(self, size: int = 1024) -> Iterator[Any]:
-        """All of it in order, so many samples at once."""
+        """All samples in order, `size` at a time."""
         if not is_whole(size, 1):
             raise InvalidArgument(f"a batch has a whole number of samples, from 1; got {size!r}.")
         for first in range(0, len(self), size):
@@ -147,7 +147,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
             return self._index.rows(piece, first).clone()
 
     def _numbers(self, rows: Any) -> np.ndarray[Any, Any]:
-        """The numbers that an index means: a mask or numbers, in a tensor, an array or a list."""
+        """The sample numbers that an index means: a mask or numbers, in a tensor, an array or a list."""
         if isinstance(rows, Tensor):
             rows = rows.detach().cpu().numpy()
         try:
@@ -190,7 +190,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         return self._put_together(parts, len(numbers), rest)
 
     def _put_together(self, parts: list[tuple[Piece, Any, Any]], count: int, rest: tuple[Any, ...]) -> Any:
-        """Rows of pieces as one tensor, or as a list where they have different shapes."""
+        """Rows of pieces as one tensor, or as a list if they differ in shape."""
         shapes = {piece.shape for piece, _, _ in parts}
         if len(shapes) > 1 or (self.padding is None and self.is_ragged):
             return self._ragged(parts, count, shapes, rest)
@@ -228,7 +228,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
             found[_joined(place, [slice(0, size) for size in sample.shape])] = sample
         return found[_joined(slice(None), rest)] if rest else found
 
-    # As other things ------------------------------------------------------------------------------------------------
+    # Conversions ----------------------------------------------------------------------------------------------------
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:
@@ -237,7 +237,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         return found if dtype is None else found.astype(dtype, copy=False)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """All of it as a new tensor, for `torch.as_tensor` and everything else that reads DLPack."""
+        """All values as a new tensor, for `torch.as_tensor` and other readers of DLPack."""
         self.check_even()
         return self._all().__dlpack__(**options)
 
@@ -245,7 +245,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         return torch.empty(0, device="cpu").__dlpack_device__()
 
     def to_numpy(self, memmap: str | os.PathLike[str] | None = None) -> np.ndarray[Any, Any]:
-        """All of it as an array: in memory, or in a new `.npy` file that is mapped. Of `bfloat16` it is `float32`."""
+        """All values as an array, in memory or in a new memory-mapped `.npy` file. `bfloat16` becomes `float32`."""
         if memmap is not None:
             mapped: np.ndarray[Any, Any] = np.load(export_layer(self, Path(memmap)), mmap_mode="r")
             return mapped
@@ -253,11 +253,11 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         return as_numpy(self._all())
 
     def export(self, path: str | os.PathLike[str]) -> Path:
-        """Write all of it into a `.npy` file or a `.zarr` folder, without holding it in memory. Returns the path."""
+        """Write all values into a `.npy` file or a `.zarr` folder, without holding them in memory. Returns the path."""
         return export_layer(self, Path(path))
 
     def check_even(self) -> None:
-        """Raise where samples have different shapes and are not padded."""
+        """Raise if samples differ in shape and are not padded."""
         if self.is_ragged and self.padding is None:
             raise InvalidArgument(
                 f"{self.name!r} is ragged: its samples have different shapes, so it is no single array. "
@@ -265,14 +265,14 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
             )
 
     def full_shape(self) -> tuple[int, ...]:
-        """The shape of all of it, padded where it is ragged."""
+        """The shape of all samples together, padded if they differ."""
         self.check_even()
         largest = [max(sizes) for sizes in zip(*self._column.shapes, strict=True)]
         return (len(self), *largest)
 
 
 def _joined(first: Any, rest: Sequence[Any]) -> Any:
-    """An index: the first dimension, and the others."""
+    """An index, from the first dimension and the others."""
     return (first, *rest)
 
 
@@ -284,7 +284,7 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 def _indexable(tensor: Tensor) -> Tensor:
-    """The same memory in a type whose elements torch can write by their numbers."""
+    """The same memory in a dtype that supports index assignment."""
     return tensor.view(_SIGNED.get(tensor.dtype, tensor.dtype))
 
 
@@ -299,15 +299,15 @@ def _as_number(value: Any) -> int | None:
         return None
 
 
-# `Features`: what `extract` wrote, read like arrays, also while it is still being written.
+# The features in a folder, also readable while they are being written.
 
-_MOST_MISSING = 1 << 22  # blocks that are listed: more would be a claim that no file bears out
+_MOST_MISSING = 1 << 22  # the largest number of missing blocks to list: a larger number in a file must be wrong
 
 
 class Features(FeatureStatistics):
-    """The features in a folder: `features["layer3"]` is a layer, and `len(features["layer3"])` how many samples are there.
+    """The features in a folder: `features["layer3"]` is a layer, `len(features["layer3"])` the number of its samples.
 
-    Rows are in the order of the data. While blocks are missing, `samples` says which samples they are of.
+    Rows are in the order of the data. If blocks are missing, `samples` gives the sample number of each row.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -321,7 +321,7 @@ class Features(FeatureStatistics):
         self._index = BlockIndex(self._storage, self.layers)
 
     def refresh(self) -> Features:
-        """Look for blocks that were written since."""
+        """Look for blocks written since."""
         self._index.refresh()
         return self
 
@@ -366,22 +366,22 @@ class Features(FeatureStatistics):
 
     @property
     def samples(self) -> Tensor:
-        """The numbers of the samples that are there: which one of the data each row is of, also where a loader shuffles."""
+        """The number of each row's sample in the data, also if a loader shuffles."""
         return sample_numbers(self._index)
 
     @property
     def ids(self) -> Tensor | list[str] | None:
-        """What samples are known by, if `ids=` was given: whole numbers or texts."""
+        """The ids of the samples, if `ids=` was given: integers or texts."""
         return self._read(IDS) if self._index.has(IDS) else None
 
     @property
     def labels(self) -> dict[str, Tensor | list[str]]:
-        """What batches had besides the arguments of the model, by name: numbers or texts."""
+        """The items of batches other than the model's arguments, by name: numbers or texts."""
         return {name: self._read(f"{LABELS}{name}") for name in sorted(self._index.names(LABELS))}
 
     @property
     def tokens(self) -> Tokens | None:
-        """With `flatten="tokens"`: which sample, and which of its tokens, each row is of."""
+        """With `flatten="tokens"`: the sample of each row, and the position of its token."""
         if self.plan.settings.get("flatten") != "tokens":
             return None
         return Tokens(*(LayerFeatures(self._index, name, name)[:] for name in (TOKEN_SAMPLES, TOKEN_POSITIONS)))
@@ -390,16 +390,16 @@ class Features(FeatureStatistics):
         texts = self._index.texts(column)
         return list(texts) if texts is not None else LayerFeatures(self._index, column, column)[:]
 
-    # How much of it is there ----------------------------------------------------------------------------------------
+    # Completeness ---------------------------------------------------------------------------------------------------
 
     @property
     def is_complete(self) -> bool:
-        """Whether every sample is there."""
+        """True if every sample is stored."""
         return self._missing_count() == 0
 
     @property
     def missing(self) -> list[int] | None:
-        """The numbers of the blocks that are not there; None where it is not known how many there will be."""
+        """The numbers of the missing blocks; None if the total is unknown."""
         count = self._block_count()
         if count is None:
             return None
@@ -411,7 +411,7 @@ class Features(FeatureStatistics):
         return None if count is None else count - sum(block.number < count for block in self._index.blocks)
 
     def _block_count(self) -> int | None:
-        """How many blocks there will be; None while that is not known."""
+        """The total number of blocks; None while it is unknown."""
         end, there = read_end(self._storage), len(self._index.blocks)
         if end is not None and end[0] - there > _MOST_MISSING:
             raise UnreadableFile(
@@ -422,10 +422,10 @@ class Features(FeatureStatistics):
 
     @property
     def size_on_disk(self) -> int:
-        """How many bytes the files have."""
+        """The size of all files in bytes."""
         return sum(self._storage.sizes().values())
 
-    # As other things ------------------------------------------------------------------------------------------------
+    # Conversions ----------------------------------------------------------------------------------------------------
 
     def dataset(self, *columns: str) -> Dataset[tuple[Any, ...]]:
         """Layers and labels together, as a `Dataset` of tuples: `features.dataset("layer3", "labels")`."""
@@ -438,14 +438,14 @@ class Features(FeatureStatistics):
         found = [labels[name] if name not in self and name in labels else self[name] for name in columns]
         if not found:
             raise InvalidArgument('name the layers and labels: features.dataset("layer3", "labels").')
-        return _Together(found)
+        return _ColumnsDataset(found)
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write all layers into a `.zarr` folder. Returns the path. One layer: `features[…].export(path)`."""
         return export_features(self, Path(path))
 
     def to_datasets(self, layers: list[str] | None = None, *, cache_dir: str | os.PathLike[str] | None = None) -> Any:
-        """A `datasets.Dataset` of Hugging Face, with a column for each layer and label, written into its cache."""
+        """A Hugging Face `datasets.Dataset` with a column for each layer and label, written into its cache."""
         return to_datasets(self, layers, cache_dir)
 
     def __repr__(self) -> str:
@@ -457,7 +457,7 @@ class Features(FeatureStatistics):
         return "\n".join([title, *(f"  {text:{width}}  {self._said(name)}" for name, text in shown.items())])
 
     def _said(self, name: str) -> str:
-        """Shape and type of a layer, or what was kept of it instead of values."""
+        """The shape and dtype of a layer, or the reducers kept instead of values."""
         if name in self.layers:
             return f"{self[name].said_shape} {str(self[name].dtype).removeprefix('torch.')}"
         reducers = self.plan.settings["keep"].get("reducers", {}).get(name, [])
@@ -465,7 +465,7 @@ class Features(FeatureStatistics):
 
 
 class Tokens:
-    """Which sample, and which of its tokens, each row is of."""
+    """The sample of each row, and the position of its token."""
 
     def __init__(self, samples: Tensor, positions: Tensor) -> None:
         self.samples, self.positions = samples, positions
@@ -481,14 +481,14 @@ class Tokens:
 
     @cached_property
     def _is_sorted(self) -> bool:
-        """Whether samples come in the order of their numbers: not those of a loader that shuffles."""
+        """True if samples come in the order of their numbers, which is not so if a loader shuffles."""
         return bool((self.samples.diff() >= 0).all())
 
     def __len__(self) -> int:
         return len(self.samples)
 
 
-class _Together(Dataset[tuple[Any, ...]]):
+class _ColumnsDataset(Dataset[tuple[Any, ...]]):
     """Columns side by side."""
 
     def __init__(self, columns: list[Any]) -> None:
@@ -509,7 +509,7 @@ class _Together(Dataset[tuple[Any, ...]]):
 
 
 def open_features(folder: str | os.PathLike[str]) -> Features:
-    """Open features that `extract` wrote, or is writing. Nothing is read but what is asked for.
+    """Open features that `extract` wrote, or is still writing. Values are read when they are accessed.
 
     >>> import tempfile, torch, torcheer
     >>> with tempfile.TemporaryDirectory() as folder:

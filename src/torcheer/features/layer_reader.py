@@ -1,8 +1,10 @@
-"""How a batch goes into a model, and which items are left over: the labels.
+"""Reads chosen layers of a model, batch after batch: the common part of `extract` and `Extractor`.
+
+`Calling` decides how a batch goes into the model, and which items are labels:
 
 - A tensor is the argument.
 - Of a tuple or list, `forward` gets as many items as it requires; the others are labels.
-- Of a mapping (a dictionary, a tokenizer's `BatchEncoding`), `forward` gets the items that are named as its parameters; the
+- Of a mapping (a dictionary, a tokenizer's `BatchEncoding`), `forward` gets the items with names of its parameters; the
   others are labels.
 - With a function `call`, `call(model, batch)` runs the model.
 """
@@ -46,7 +48,7 @@ from .transforms import transforms_by_name
 
 Call = Callable[[Module, Any], Any]
 MASK = "attention_mask"
-_LABELS = ("label", "labels", "target", "targets")  # kept as labels also where forward takes them
+_LABELS = ("label", "labels", "target", "targets")  # kept as labels even if forward takes them
 
 
 class Calling:
@@ -69,7 +71,7 @@ class Calling:
 
     @cached_property
     def device(self) -> torch.device:
-        """Where the model is: batches are moved there."""
+        """The device of the model, to which batches are moved."""
         devices = {one.device for one in (*self.model.parameters(), *self.model.buffers())}
         return devices.pop() if len(devices) == 1 else torch.device("cpu")
 
@@ -79,13 +81,13 @@ class Calling:
 
     @cached_property
     def _arguments_of_sequence(self) -> int:
-        """How many items of a sequence are arguments; 0 where that is not clear."""
+        """The number of arguments in a sequence; 0 if unclear."""
         return 1 if self._taken.takes_one else self._taken.required
 
     # Running --------------------------------------------------------------------------------------------------------
 
     def on_device(self, batch: Any) -> Any:
-        """The batch with its tensors where the model is."""
+        """The batch, with its tensors on the model's device."""
         if self.device.type == "cpu" or all(one.device == self.device for one in tensors_in(batch)):
             return batch
         return replace_tensors(batch, lambda tensor: tensor.to(self.device, non_blocking=True))
@@ -99,13 +101,13 @@ class Calling:
             self.model(*args, **kwargs)
 
     def as_function(self, batch: Any) -> tuple[Callable[..., Any], Arguments]:
-        """What is called for a batch, and with which arguments. Its modules keep their addresses."""
+        """The function and arguments to run a batch. The model's modules keep their addresses."""
         if self._call is not None:
             return MethodType(self._call, self.model), ((batch,), {})
         return self.model, self.arguments(batch)
 
     def arguments(self, batch: Any) -> Arguments:
-        """What `forward` is given of a batch."""
+        """The arguments of `forward` in a batch."""
         if isinstance(batch, Mapping):
             named = self._named(batch)
             return ((), {name: batch[name] for name in named}) if named is not None else ((batch,), {})
@@ -114,7 +116,7 @@ class Calling:
         return (batch,), {}
 
     def _named(self, batch: Mapping[Any, Any]) -> list[Any] | None:
-        """Which items of a mapping are arguments; None where the mapping is one argument."""
+        """The names of the items in a mapping that are arguments; None if the mapping itself is the argument."""
         found = [name for name in batch if name in self._taken.names]
         if found:
             return found
@@ -129,7 +131,7 @@ class Calling:
         )
 
     def _count(self, batch: tuple[Any, ...] | list[Any]) -> int:
-        """How many items of a sequence are arguments."""
+        """The number of items in a sequence that are arguments."""
         if len(batch) < 2:
             return 1
         if self._arguments_of_sequence:
@@ -139,12 +141,12 @@ class Calling:
             "arguments and which are labels is not clear. Say it: call=lambda model, batch: model(batch[0])."
         )
 
-    # What a batch is ------------------------------------------------------------------------------------------------
+    # Parts of a batch ---------------------------------------------------------------------------------------------------
 
     def labels(self, batch: Any, ids: str | int | None = None) -> dict[str, Any]:
         """The items of a batch that are neither arguments nor the item `ids`, by name.
 
-        With a `call`, which takes the whole batch, those that have a usual name of labels.
+        With a `call`, which takes the whole batch: the items with common names of labels.
         """
         if isinstance(batch, Mapping):
             taken = set(batch) if self._call is not None else set(self.arguments(batch)[1] or batch)
@@ -156,7 +158,7 @@ class Calling:
         return {"labels" if len(rest) == 1 else f"labels_{place}": value for place, value in enumerate(rest, 1)}
 
     def mask(self, batch: Any) -> Tensor | None:
-        """The attention mask of a batch, [samples, positions]: by its name, or by that of the parameter it is for."""
+        """The attention mask of a batch, [samples, positions], found by its name or its parameter's name."""
         if isinstance(batch, Mapping):
             found = batch.get(MASK)
         elif self._call is None and isinstance(batch, (tuple, list)) and MASK in self._taken.names:
@@ -167,7 +169,9 @@ class Calling:
         return found if isinstance(found, Tensor) and found.dim() == 2 else None
 
     def samples(self, batch: Any) -> int:
-        """How many samples are in a batch: the first dimension of the first tensor that has one, or the length of a list."""
+        """The number of samples in a batch: the first dimension of the first tensor with dimensions, or the length of a
+        list.
+        """
         if self._call is None:
             args, kwargs = self.arguments(batch)
             values = [*args, *kwargs.values()]
@@ -188,14 +192,15 @@ def _length(value: Any) -> int | None:
         return value.size(0) if value.dim() else None
     if isinstance(value, Mapping):
         return next((count for one in value.values() if (count := _length(one)) is not None), None)
-    if isinstance(value, (tuple, list)):  # pictures of different sizes, texts
+    if isinstance(value, (tuple, list)):  # pictures of different sizes, or texts
         return len(value)
     return next((one.size(0) for one in tensors_in(value) if one.dim()), None)
 
 
-# Which modules of a model are in training mode, and the warning of them.
+# Modules in training mode, and the warning about them.
 
-_ACTS = "Dropout BatchNorm InstanceNorm RReLU StochasticDepth DropPath Attention LSTM GRU RNN".split()  # differently in it
+# classes that behave differently in training mode
+_ACTS = "Dropout BatchNorm InstanceNorm RReLU StochasticDepth DropPath Attention LSTM GRU RNN".split()
 
 
 def training_modules(model: Module) -> list[str]:
@@ -206,7 +211,7 @@ def training_modules(model: Module) -> list[str]:
 
 
 def warn_of_training(model: Module, *, stacklevel: int) -> None:
-    """Warn of modules in training mode; those first that are known to act differently in it."""
+    """Warn about modules in training mode; modules that behave differently in it come first."""
     training = training_modules(model)
     if not training:
         return
@@ -221,30 +226,29 @@ def warn_of_training(model: Module, *, stacklevel: int) -> None:
     )
 
 
-# Reads the layers of a model for one batch after the other: what `extract` and `Extractor` have in common.
+# Reads the layers of a model for one batch after another.
 #
-# Where the layers are is found by logging the first batch; after that only those places are watched. Every batch
-# finds the model as the first one did: what the first pass changes (buffers, parameters, attributes, what is in lists
-# and dictionaries) is put back after each, and where it draws random numbers, each batch begins from a state of its
-# own. A model that writes to its batch gets a copy. So what is read does not depend on which batches were read
-# before, or by whom.
+# The layers are found by logging the first batch; afterwards only these places are watched. Each pass starts from the same
+# state: changes by a pass (to buffers, parameters, attributes, lists and dictionaries) are undone, and if the model draws
+# random numbers, each batch has its own seed. A model that writes to its batch gets a copy. So the values do not depend on
+# which batches were read before, or by which process.
 
 Flatten = Literal["tokens"]
-GivenLayers = AnyKey | Mapping[str, AnyKey]  # what `layers` may be: keys, or keys by names of the user's
+GivenLayers = AnyKey | Mapping[str, AnyKey]  # keys, or a mapping from the user's names to keys
 
 
 class LayerReader(Managed["LayerReader"]):
     """Reads chosen layers of a model.
 
     Args:
-        model: the model, in the mode it is to run in. It is hooked until `close`.
-        layers: keys (docs/keys.md), or a mapping from names of yours to keys.
-        first_batch: a batch to find the layers with. It is run once and leaves the model as it was.
-        transform: what becomes of the values, see `transforms_by_name`.
-        dtype: the type that floating point values are converted to.
-        flatten: "tokens" makes one row of each position that is no padding.
+        model: the model, in the mode (training or evaluation) it will run in. It has hooks until `close`.
+        layers: keys (docs/keys.md), or a mapping from the user's names to keys.
+        first_batch: a batch to find the layers with. It is run once and leaves the model unchanged.
+        transform: changes the values, see `transforms_by_name`.
+        dtype: the dtype to which floating-point values are converted.
+        flatten: "tokens" makes one row of each position that is not padding.
         call: a function `call(model, batch)` that runs the model.
-        stop: end the pass when every layer was reached, by an exception. None: where more than a tenth of it comes after that.
+        stop: end the pass after the last layer, by an exception. None: if more than a tenth of the operations come after it.
     """
 
     def __init__(
@@ -266,38 +270,38 @@ class LayerReader(Managed["LayerReader"]):
         self.flatten = flatten
         self._model = innermost(model)
         self._history = self._logged(first_batch)
-        self.structure = fingerprint_of(run_of(self._history).index)  # a hash of what runs
+        self.structure = fingerprint_of(run_of(self._history).index)  # a hash of the operations
         self._keys = _keys(layers)
         meanings = [run_of(self._history).lookup.meaning(key) for _, key in self._keys]
         self._named = _named_places(self._history, self._keys, meanings)
         self._stops = _is_worth_stopping(self._history, meanings) if stop is None else stop
         self.names = list(dict.fromkeys(name for name, _ in self._named))
-        self.origins = dict(self._named)  # by name: the key that it came from, as text
+        self.origins = dict(self._named)  # name of a layer -> its key, as text
         self._transforms = transforms_by_name(transform, self.names, self.origins)
-        self._written: list[tuple[Tensor, Tensor]] | None = None  # tensors that a pass writes to, and what is in them before
-        self._draws = False  # whether a pass draws random numbers
-        self._writes_batch = False  # whether a pass writes to its batch
-        self._thread = 0  # the one that is watched
+        self._written: list[tuple[Tensor, Tensor]] | None = None  # (tensor that a pass writes to, its value before the pass)
+        self._draws = False  # True if a pass draws random numbers
+        self._writes_batch = False  # True if a pass writes to its batch
+        self._thread = 0  # the thread that is watched
         self._take = Take()
         self._watched: WatchedKeys | None = None
 
     def _logged(self, batch: Any) -> ModelHistory:
-        """A log of one batch, without values."""
+        """A history of one batch, without values."""
         batch = self.calling.on_device(batch)
         function, arguments = self.calling.as_function(batch)
         history = ModelHistory.begin(type(self._model).__name__, Options(layers_to_save="none", unseen="ignore"))
         with torch.no_grad():
             restorer = run_model(run_of(history), function, arguments, None, call="extract").recorder.restorer
         assert restorer is not None
-        own = {id(tensor) for tensor in tensors_in(batch)}  # the batch is copied where it is written to
+        own = {id(tensor) for tensor in tensors_in(batch)}  # a batch that is written to is copied instead
         self.state = [tensor for tensor in restorer.written if id(tensor) not in own]  # tensors that a pass writes to
         self._moved = restorer.moved  # attributes of modules, lists and dictionaries that a pass changes
         return history
 
-    # The time it is open --------------------------------------------------------------------------------------------
+    # Opening and closing --------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Hook the model, for this thread. `read` does so where it is not done yet."""
+        """Add hooks to the model, for this thread. `read` calls it if needed."""
         if self._watched is not None and self._thread != get_ident():
             self.close()
         if self._watched is None:
@@ -309,7 +313,7 @@ class LayerReader(Managed["LayerReader"]):
                 self._watched = watched
 
     def close(self, error: BaseException | None = None) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         with held_signals():
             watched, self._watched = self._watched, None
             if watched is not None:
@@ -326,13 +330,14 @@ class LayerReader(Managed["LayerReader"]):
     # Reading --------------------------------------------------------------------------------------------------------
 
     def read(self, batch: Any, number: int = 0, *, seed: int | None = None) -> dict[str, Tensor]:
-        """Run the model on a batch. Returns the value of each layer by its name: tensors that nobody else writes to.
+        """Run the model on a batch. Returns the value of each layer by name, as tensors that nothing else writes to.
 
-        `number` is that of the batch, for errors and, where no `seed` is given, for the random numbers that the model draws.
+        `number` is the batch's number, for errors and, without a `seed`, for the random numbers that the model draws.
         """
         seed = number if seed is None else seed
         self.open()
-        mask = self.calling.mask(batch) if self.flatten else None  # where the batch is, so that no device is waited for
+        # taken before the batch is moved, so that nothing waits for a device
+        mask = self.calling.mask(batch) if self.flatten else None
         batch = self.calling.on_device(batch)
         with torch.no_grad():
             if self._written is None:
@@ -340,7 +345,7 @@ class LayerReader(Managed["LayerReader"]):
             else:
                 self._pass(batch, seed)
             taken = self._taken(number)
-            if taken is None:  # this batch overwrote what others did not: now it is copied in time
+            if taken is None:  # an earlier batch did not overwrite this layer: repeat the pass with a copy in time
                 self._pass(batch, seed)
                 taken = self._taken(number)
             if taken is None:
@@ -348,9 +353,9 @@ class LayerReader(Managed["LayerReader"]):
             return self._finished(taken, batch, number, mask)
 
     def tokens(self, batch: Any, values: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """For each row of a batch with `flatten="tokens"`: which sample of the batch it is of, and which of its tokens.
+        """With `flatten="tokens"`, for each row: the index of its sample in the batch, and the index of its token.
 
-        Tokens are counted without padding. Where there is no attention mask, every position is one.
+        Tokens are counted without padding. Without an attention mask, every position is a token.
         """
         mask = self.calling.mask(batch)
         if mask is not None:
@@ -369,9 +374,9 @@ class LayerReader(Managed["LayerReader"]):
         return numbers.repeat_interleave(length), torch.arange(length, device="cpu").repeat(samples)
 
     def _find_effects(self, batch: Any, seed: int) -> None:
-        """Run the first batch, and see whether it draws random numbers, or writes to the batch or to buffers, also unseen.
+        """Run the first batch to learn whether it draws random numbers, or writes to the batch or to buffers, even unseen.
 
-        Where it draws, it is run again from a state of its own.
+        If it draws, it is run again with its own seed.
         """
         state = {id(tensor): tensor for tensor in (*self._model.buffers(), *self.state)}
         originals = [(tensor, tensor.clone()) for tensor in state.values() if not is_lazy(tensor)]
@@ -391,8 +396,8 @@ class LayerReader(Managed["LayerReader"]):
             tensor.copy_(original)
 
     def _pass(self, batch: Any, seed: int) -> None:
-        """Run the model, and put back what it changes."""
-        for tensor, original in self._written or ():  # whoever holds the model may have changed it since the last batch
+        """Run the model, and undo its changes."""
+        for tensor, original in self._written or ():  # the owner of the model may have changed it since the last batch
             original.copy_(tensor)
         with undoing() as undo:
             for container in self._moved:
@@ -409,7 +414,7 @@ class LayerReader(Managed["LayerReader"]):
                 self.calling.run(_copied(batch) if self._writes_batch else batch)
 
     def _taken(self, number: int) -> dict[str, Tensor] | None:
-        """What the pass left at each place; None where something was overwritten of which there is no copy."""
+        """The value at each place; None if one was overwritten and has no copy."""
         assert self._watched is not None
         watch = self._watched.watch
         if watch.otherwise:
@@ -428,13 +433,14 @@ class LayerReader(Managed["LayerReader"]):
                 self._take.lost(spot)
                 is_lost = True
             else:
-                found[name] = tensor.detach()  # another tensor: who else holds this one counts as a user of its memory
+                # a new tensor object, so that other holders of the old one count as users of its memory
+                found[name] = tensor.detach()
         if is_lost:
             return None
-        self._take.begin()  # lets go of them
+        self._take.begin()  # releases the tensors
         return found
 
-    # What becomes of a value ----------------------------------------------------------------------------------------
+    # Postprocessing -------------------------------------------------------------------------------------------------
 
     def _finished(self, taken: dict[str, Tensor], batch: Any, number: int, tokens: Tensor | None) -> dict[str, Tensor]:
         samples = self.calling.samples(batch)
@@ -446,7 +452,7 @@ class LayerReader(Managed["LayerReader"]):
                 tensor = tensor.detach() if isinstance(tensor, Tensor) else tensor  # as in `_taken`
             taken[name] = self._stored(_plain(tensor, name, transform is not None), name, samples, tokens, number)
             del tensor
-        counts: dict[int, int] = {}  # how many of these tensors are in the same memory
+        counts: dict[int, int] = {}  # storage -> number of these tensors in it
         for one in {id(one): one for one in taken.values()}.values():
             address = storage_address(one)
             counts[address] = counts.get(address, 0) + 1
@@ -469,18 +475,18 @@ def _copied(batch: Any) -> Any:
 
 
 def _owned(tensor: Tensor, counts: dict[int, int]) -> Tensor:
-    """The tensor, or a copy where others hold its memory and may write to it, or where most of that memory is not its own."""
+    """The tensor, or a copy if others may write to its memory, or if its memory is mostly unused by it."""
     address = storage_address(tensor)
-    is_shared = storage_use_count(address) > counts[address]  # asked first: reading `untyped_storage` is one more use
+    is_shared = storage_use_count(address) > counts[address]  # asked first, because reading `untyped_storage` adds a use
     storage = tensor.untyped_storage()
-    is_foreign = not storage.resizable()  # such as the memory of a NumPy array, of which others are not counted
+    is_foreign = not storage.resizable()  # such as the memory of a NumPy array, whose other users are not counted
     if is_shared or is_foreign or storage.nbytes() > 2 * tensor.numel() * tensor.element_size() + 4096:
         return tensor.clone(memory_format=torch.contiguous_format)
     return tensor
 
 
 def _rows(tensor: Tensor, name: str, samples: int, mask: Tensor | None) -> Tensor:
-    """One row for each position that is no padding."""
+    """One row for each position that is not padding."""
     if tensor.dim() < 2 or tensor.shape[0] != samples or (mask is not None and tensor.shape[:2] != mask.shape):
         expected = f"({', '.join(map(str, mask.shape))}, …)" if mask is not None else f"({samples}, positions, …)"
         raise InvalidArgument(
@@ -494,7 +500,7 @@ def _rows(tensor: Tensor, name: str, samples: int, mask: Tensor | None) -> Tenso
 
 
 def _plain(tensor: Any, name: str, is_transformed: bool) -> Tensor:
-    """A tensor that can be stored."""
+    """The value, checked to be a tensor that can be stored."""
     what = "its transform returned" if is_transformed else "it is"
     if not isinstance(tensor, Tensor):
         raise InvalidArgument(f"{name!r}: what is stored is a tensor; {what} {described(tensor)}.")
@@ -530,7 +536,7 @@ def _times(spot: Spot, key: Any, count: int, number: int) -> str:
 
 
 def _keys(layers: Any) -> list[tuple[str | None, Any]]:
-    """The keys that were given, each with the name that was given for it, if there is one."""
+    """The given keys, each with its given name or None."""
     if isinstance(layers, Mapping):
         found: list[tuple[str | None, Any]] = [(str(name), key) for name, key in layers.items()]
     elif isinstance(layers, (list, tuple)):
@@ -545,8 +551,8 @@ def _keys(layers: Any) -> list[tuple[str | None, Any]]:
 def _named_places(history: ModelHistory, keys: list[tuple[str | None, Any]], meanings: list[Meaning]) -> list[tuple[str, str]]:
     """The names of the places that the keys mean, in order, each with the key as text.
 
-    A text that means one place is its name; one that means several is numbered. What a glob, a class, a function or a position
-    means is named by addresses and labels. A place that two keys mean has one name, that of the first.
+    The name of a place is its key, numbered if the key means several places. For a glob, a class, a function or a position,
+    it is an address or a label. A place with two keys has the name of the first.
     """
     found: list[tuple[str, str]] = []
     known: dict[str, Place] = {}
@@ -558,7 +564,7 @@ def _named_places(history: ModelHistory, keys: list[tuple[str | None, Any]], mea
                 name = _name_of(place, places)
             elif len(places) == 1:
                 name = text
-            elif text in ("input", "output"):  # one of several tensors that the model was given or returned
+            elif text in ("input", "output"):  # one of several inputs or outputs of the model
                 name = text if turn == 1 else f"{text}{turn}"
             else:
                 name = f"{text}:{turn}"
@@ -569,7 +575,7 @@ def _named_places(history: ModelHistory, keys: list[tuple[str | None, Any]], mea
 
 
 def _is_worth_stopping(history: ModelHistory, meanings: list[Meaning]) -> bool:
-    """Whether more than a tenth of the operations of a pass come after the last of the layers."""
+    """True if more than a tenth of the operations of a pass come after the last layer."""
     last = max(number for meaning in meanings for number in meaning.numbers)
     index = run_of(history).index
     count = index.length - len(index.outputs)

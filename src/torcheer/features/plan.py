@@ -1,4 +1,4 @@
-"""The plan of an extraction: its model, data and settings. Written before the first block, compared when it is resumed."""
+"""The plan of an extraction: its model, data and settings. It is written before the first block, and compared on resuming."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ _FEW = 5
 
 @dataclass(frozen=True)
 class Plan:
-    """What is extracted, in values that JSON has."""
+    """The settings of an extraction, as JSON values."""
 
     model: str  # the name of its class
     layers: list[str]
     settings: dict[str, Any]
-    structure: str  # a hash of what runs for the first batch
+    structure: str  # a hash of the operations for the first batch
     training: list[str]  # addresses of modules in training mode
     first_batch: str
-    order: str  # of the samples, where a sampler gives it
+    order: str  # of the samples, if a sampler defines it
     state: dict[str, str] = field(repr=False)  # a digest of each parameter and buffer
 
     def differences(self, other: Plan) -> Iterator[str]:
-        """How another plan differs from this one, in words."""
+        """The differences of another plan from this one, in words."""
         if self.model != other.model:
             yield f"the model is a {other.model}, and was a {self.model}"
         if self.layers != other.layers:
             yield f"the layers are {_few(other.layers)}, and were {_few(self.layers)}"
         for name in {**self.settings, **other.settings}:
             was, now = self.settings.get(name), other.settings.get(name)
-            if was != now and not (name == "keep" and self.layers != other.layers):  # which layers are kept was said
+            if was != now and not (name == "keep" and self.layers != other.layers):  # the change of layers is already reported
                 is_said = all(value is None or isinstance(value, (bool, int, str)) for value in (was, now))
                 yield f"{name} is {now!r}, and was {was!r}" if is_said else f"{name} is another one"
         yield from self._states(other)
@@ -69,7 +69,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Kept:
-    """What the settings of a plan say of `keep=`."""
+    """The part of a plan's settings about `keep=`."""
 
     stored: list[str]
     reducers: dict[str, list[Any]]
@@ -77,14 +77,14 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _End:
-    """How many blocks and samples there are in all."""
+    """The total number of blocks and samples."""
 
     blocks: int
     samples: int
 
 
 def read_plan(storage: Storage) -> Plan | None:
-    """The plan that a folder has; None where it has none."""
+    """The plan of a folder; None if it has none."""
     data = storage.read(PLAN)
     return _parsed(data, storage) if data is not None else None
 
@@ -109,8 +109,8 @@ def _parsed(data: bytes, storage: Storage) -> Plan:
 
 
 def settle_plan(storage: Storage, plan: Plan, *, resume: bool) -> None:
-    """Write the plan, or make sure that the one that is there is the same."""
-    others = storage.names()  # looked at first: another process may write the plan at any moment
+    """Write the plan, or check that it equals the existing plan."""
+    others = storage.names()  # read first, because another process may write the plan at any moment
     earlier = read_plan(storage)
     if earlier is None:
         if others:
@@ -132,7 +132,7 @@ def settle_plan(storage: Storage, plan: Plan, *, resume: bool) -> None:
 
 
 def check_plan_is_there(storage: Storage) -> None:
-    """Raise where somebody deleted or moved the folder while features are written into it: nobody could read them."""
+    """Raise if the folder was deleted or moved during the extraction: its blocks would be unreadable."""
     if not storage.has(PLAN):
         raise NotWritten(
             f"features cannot be written to {storage.location}: somebody deleted or moved the folder, or {PLAN} in it, while "
@@ -140,18 +140,18 @@ def check_plan_is_there(storage: Storage) -> None:
         )
 
 
-# The end ------------------------------------------------------------------------------------------------------------------
+# The end file ---------------------------------------------------------------------------------------------------------
 
 
 def write_end(storage: Storage, blocks: int, samples: int) -> None:
-    """Write how many blocks and samples there are in all."""
+    """Write the total number of blocks and samples."""
     data = json.dumps({"blocks": blocks, "samples": samples}).encode()
     if storage.read(END) != data:
         storage.write(END, data)
 
 
 def read_end(storage: Storage) -> tuple[int, int] | None:
-    """How many blocks and samples there are in all; None while it is not known."""
+    """The total number of blocks and samples; None while it is unknown."""
     data = storage.read(END)
     if data is None:
         return None

@@ -1,14 +1,15 @@
-"""The states of reducers on disk, merged in a fixed binary tree, so that every bit is the same whoever ran which block.
+"""States of reducers on disk, merged in a fixed binary tree: the result is the same to the bit, whichever process ran a
+block.
 
-Node (level, i) stands for the blocks from i·2^level up to (i+1)·2^level; a block itself is a node of level 0. Whoever finds
-both halves of a node writes the node and deletes the halves. With five blocks:
+Node (level, i) stands for the blocks from i·2^level up to (i+1)·2^level; a block itself is a node of level 0. A process that
+finds both halves of a node writes the node and deletes the halves. With five blocks:
 
     blocks 0 1 2 3 4    ->    (0, 0) (0, 1)   (0, 2) (0, 3)   (0, 4)
                                  (1, 0)          (1, 1)
                                          (2, 0)                       and the result is (2, 0) merged with (0, 4)
 
-What is in a node depends on its blocks alone, so two processes that write it at once write the same bytes. A file below a node
-that is there is a leftover, of a process that was killed or was slower; readers ignore it and `settle` deletes it.
+The content of a node depends only on its blocks, so two processes that write it at once write the same bytes. A file below
+an existing node is a leftover of a killed or slower process; readers ignore it and `settle` deletes it.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from .storage import Storage
 
 _NAME = re.compile(r"reduced-(\d{2})-(\d{8,12})\.safetensors", re.ASCII)
 _MOST_LEVELS = 40
-_TRIES = 100  # of reading while others merge
-States = dict[str, list[State]]  # by layer, one for each of its reducers
+_TRIES = 100  # attempts to read while others merge
+States = dict[str, list[State]]  # by layer, one state for each of its reducers
 
 
 class Node(NamedTuple):
     """A part of the data: `2 ** level` blocks."""
 
     level: int
-    place: int  # among those of its level
+    place: int  # index among the nodes of its level
 
     @property
     def name(self) -> str:
@@ -57,7 +58,7 @@ class Node(NamedTuple):
         return range(self.place << self.level, (self.place + 1) << self.level)
 
     def is_covered(self, there: set[Node]) -> bool:
-        """Whether a node above it is there."""
+        """True if a node above it exists."""
         above = self.parent
         while above.level <= _MOST_LEVELS:
             if above in there:
@@ -67,21 +68,21 @@ class Node(NamedTuple):
 
 
 def nodes_among(names: Sequence[str]) -> set[Node]:
-    """The nodes that file names are of."""
+    """The nodes among file names."""
     found = (_NAME.fullmatch(name) for name in names)
     nodes = {Node(int(match[1]), int(match[2])): match[0] for match in found if match is not None}
     return {node for node, name in nodes.items() if node.level <= _MOST_LEVELS and node.name == name}
 
 
 class Reduced(NamedTuple):
-    """What the reducers of one layer found in the blocks that are there."""
+    """The merged states of one layer's reducers, with their blocks and samples."""
 
     states: list[State]
     samples: int
 
 
 class ReducedBlocks:
-    """The states of the reducers of every layer, in the files of a folder."""
+    """The states of the reducers of all layers, in the files of a folder."""
 
     def __init__(self, storage: Storage, reducers: Mapping[str, Sequence[Reducer]]) -> None:
         self._storage = storage
@@ -90,7 +91,7 @@ class ReducedBlocks:
         self._written_of = json.dumps(described, separators=(",", ":"), sort_keys=True)
 
     def begin(self) -> States:
-        """The states of a block before its first batch."""
+        """The initial states of a block."""
         return {layer: [one.begin() for one in some] for layer, some in self._reducers.items()}
 
     def update(self, states: States, layer: str, values: Tensor, sample_numbers: Tensor) -> None:
@@ -101,13 +102,13 @@ class ReducedBlocks:
     # Writing --------------------------------------------------------------------------------------------------------
 
     def write(self, block: int, states: States, samples: int) -> None:
-        """Write the states of a block, and merge them with all others that can be merged."""
+        """Write the states of a block, and merge them with existing nodes."""
         node = Node(0, block)
         self._write(node, states, samples)
         self._merge_from(node)
 
     def settle(self) -> None:
-        """Merge what a process that was killed left unmerged, and delete what it left over."""
+        """Merge what a killed process left unmerged, and delete leftovers."""
         there = self.nodes()
         for node in sorted(there):
             if node.is_covered(there):
@@ -125,11 +126,11 @@ class ReducedBlocks:
         self._storage.write_tensors(node.name, tensors, metadata)
 
     def _merge_from(self, node: Node) -> None:
-        """Merge a node with its sibling, if that is there, and what they make with its own, and so on."""
+        """Merge a node with its sibling, if that exists, then the parent with its sibling, and so on."""
         tries = 0
         while node.level < _MOST_LEVELS and tries < _TRIES:
             there = self.nodes()
-            if node.is_covered(there):  # somebody else was faster
+            if node.is_covered(there):  # another process was faster
                 self._storage.delete(node.name)
                 return
             if node.sibling not in there:
@@ -137,7 +138,7 @@ class ReducedBlocks:
             left, right = node.parent.halves
             try:
                 halves = [self._read(one, self._reducers) for one in (left, right)]
-            except FileNotFoundError:  # somebody else merged and deleted them since, unless the listing is an old one
+            except FileNotFoundError:  # another process merged and deleted them, or the listing is old
                 tries += 1
                 continue
             merged = {layer: self._merged(layer, *(states[layer] for states, _ in halves)) for layer in self._reducers}
@@ -153,9 +154,9 @@ class ReducedBlocks:
     # Reading --------------------------------------------------------------------------------------------------------
 
     def nodes(self) -> set[Node]:
-        """The nodes that are there.
+        """The existing nodes.
 
-        A listing may lack what others write while it is made, so it is made until it stays the same.
+        A listing may miss files written meanwhile, so it is repeated until two listings are equal.
         """
         found = nodes_among(self._storage.names())
         for _ in range(_TRIES):
@@ -166,20 +167,20 @@ class ReducedBlocks:
         return found
 
     def blocks(self) -> set[int]:
-        """The numbers of the blocks whose states are there."""
+        """The numbers of the blocks whose states are stored."""
         return {block for node in self.nodes() for block in node.blocks}
 
     def read(self, layer: str) -> Reduced:
-        """The states of a layer over all blocks that are there, also while others are writing."""
+        """The merged states of a layer over all stored blocks. Works while other processes write."""
         for _ in range(_TRIES):
             try:
                 return self._read_tree(layer, self.nodes())
-            except FileNotFoundError:  # merged and deleted since
+            except FileNotFoundError:  # merged and deleted meanwhile
                 continue
         raise UnreadableFile(f"the reduced features in {self._storage.location} changed each time they were read.")
 
     def _read_tree(self, layer: str, there: set[Node]) -> Reduced:
-        above: set[Node] = set()  # every node with something below it
+        above: set[Node] = set()  # every node that has stored nodes below it
         top = max((node.blocks[-1].bit_length() for node in there), default=0)
         for node in there:
             while node.level < top:
@@ -200,7 +201,7 @@ class ReducedBlocks:
         return read(Node(top, 0)) or Reduced(self.begin()[layer], 0)
 
     def _read(self, node: Node, layers: Mapping[str, object] | Sequence[str]) -> tuple[States, int]:
-        """The states in a file. Raises FileNotFoundError where there is none."""
+        """The states in a file. Raises FileNotFoundError if there is none."""
         file = self._storage.read_tensors(node.name)
         samples = file.metadata.get("samples", "")
         if file.metadata.get("of") != self._written_of or not (samples.isascii() and samples.isdigit() and len(samples) < 20):

@@ -1,4 +1,4 @@
-"""Drawn: a Matplotlib figure that a notebook shows and that is saved whole."""
+"""Figures for features: `Drawn`, a Matplotlib figure with `save`, and sheets with pictures of samples."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMS = ("png", "svg", "pdf")
 
 
 class Drawn:
-    """A figure. A notebook shows it; `save` writes it; `figure` is Matplotlib's, to change what is wanted otherwise."""
+    """A figure that notebooks show. `save` writes it; `figure` is the Matplotlib figure, for changes."""
 
     def __init__(self, figure: Any, title: str) -> None:
         self.figure = figure
@@ -40,7 +40,9 @@ class Drawn:
         return data.getvalue()
 
     def save(self, target: str | os.PathLike[str] | IO[bytes], format: str | None = None) -> None:
-        """Write the figure to a path, whose ending says the form, or to a binary file. A file is there whole or not at all."""
+        """Write the figure to a path, whose ending gives the format, or to a binary file object. A file is written whole or
+        not at all.
+        """
         if not isinstance(target, (str, os.PathLike)):
             if not hasattr(target, "write"):
                 raise InvalidArgument(f"a figure is written to a path or a file object; got {target!r:.80}.")
@@ -49,7 +51,7 @@ class Drawn:
         write_whole(Path(target), self.to_bytes(form_of(target, format, FORMS, "figure")), "figure")
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The picture for a notebook, half as large as its pixels, which is sharp on every screen."""
+        """The picture for a notebook, at half its pixel size, so that it is sharp on every screen."""
         width = round(float(self.figure.get_figwidth() * self.figure.dpi / 2))
         return {"image/png": self.to_bytes("png"), "text/plain": repr(self)}, {"image/png": {"width": width}}
 
@@ -58,21 +60,21 @@ class Drawn:
         return f"<Figure of {self.title}: {width}×{height} pixels>"
 
 
-# A sheet with pictures of samples, such as those that units like best.
+# A sheet with pictures of samples, such as the top samples of units.
 
 Array = np.ndarray[Any, Any]
-# Where pictures come from: a dataset, a tensor or list of pictures, a mapping from ids to them, or a function of a number.
+# A dataset, a tensor or list of pictures, a mapping from ids to pictures, or a function of a sample's number.
 Pictures = Dataset[Any] | Tensor | Array | Sequence[Any] | Mapping[Any, Any] | Callable[[int], Any]
 _TILE = 220  # pixels
 _GAP = 16
 _MARGIN = 30
-_ACROSS = 5  # pictures of one unit side by side
+_ACROSS = 5  # pictures of one unit in a row
 _MOST_TILES = 2000
-_NAMES = ("image", "img", "pixel_values", "picture", "x")  # what datasets call a picture in a dictionary
+_NAMES = ("image", "img", "pixel_values", "picture", "x")  # common names of a picture in a dictionary
 
 
 class SamplePictures(Drawn):
-    """Pictures of samples, the first one first, each with its number or id and its value; `save` writes them."""
+    """Pictures of samples in order, each with its number or id and its value; `save` writes them."""
 
     def __init__(self, figure: Any, title: str, samples: list[ChosenSamples]) -> None:
         super().__init__(figure, title)
@@ -80,7 +82,7 @@ class SamplePictures(Drawn):
 
 
 def picture_sheet(groups: Sequence[ChosenSamples], of: Pictures, title: str = "") -> SamplePictures:
-    """Draw the samples of each group: one group in several rows, several groups in a row each, under one title."""
+    """Draw the samples of each group: a single group in several rows, or one row for each of several groups."""
     picture_of = _pictures(of)
     longest = max((len(group) for group in groups), default=0)
     across = min(longest, _ACROSS) if len(groups) == 1 else longest
@@ -124,7 +126,7 @@ def _draw(sheet: Sheet, left: float, top: float, picture: Array, sample: Sample)
     name = f"#{sample.number}" if sample.id is None else str(sample.id)
     caption = f"{name} · {sample.value:.3g}"
     while len(name) > 4 and text_width(caption, 7) > _TILE:
-        name = "…" + name[2:]  # the end of a path tells pictures apart
+        name = "…" + name[2:]  # the end of a path distinguishes pictures
         caption = f"{name} · {sample.value:.3g}"
     sheet.write(left, top + _TILE + 4, caption, 7, color=FAINT)
 
@@ -133,7 +135,7 @@ def _draw(sheet: Sheet, left: float, top: float, picture: Array, sample: Sample)
 
 
 def _pictures(of: Pictures) -> Callable[[Sample], Array]:
-    """How the picture of a sample is found."""
+    """A function that finds the picture of a sample."""
     if isinstance(of, Mapping):
         return lambda sample: _found(of, sample.number if sample.id is None else sample.id)
     if hasattr(of, "__getitem__") and not isinstance(of, (str, bytes)):
@@ -155,10 +157,10 @@ def _found(of: Any, key: Any) -> Array:
 
 
 def as_picture(item: Any, key: Any = "") -> Array:
-    """A picture as numbers from 0 to 1, height × width × 3, or height × width for grey ones.
+    """A picture as numbers from 0 to 1, of shape height × width × 3, or height × width if grey.
 
-    Of a tuple the first item is the picture, of a dictionary the one that is called so. Values outside of 0 to 1, as normalised
-    pictures have them, are scaled to that range.
+    Takes the first item of a tuple, or the item of a dictionary with a picture's name. Values outside 0 to 1, as in
+    normalised pictures, are scaled to that range.
     """
     if isinstance(item, Mapping):
         name = next((name for name in _NAMES if name in item), None)
@@ -174,7 +176,7 @@ def as_picture(item: Any, key: Any = "") -> Array:
             raise InvalidArgument(f"sample {key!r} is the text {str(item)!r:.60}, and no picture file of that name: {_ADVICE}")
         with Image.open(item) as opened:
             return _scaled(np.asarray(opened.convert("RGB")))
-    if hasattr(item, "convert") and hasattr(item, "getbands"):  # of Pillow
+    if hasattr(item, "convert") and hasattr(item, "getbands"):  # a Pillow image
         return _scaled(np.asarray(item.convert("RGB")))
     if isinstance(item, Tensor):
         item = as_numpy(item)
@@ -203,7 +205,7 @@ def _channels_last(array: Array, key: Any) -> Array:
 
 
 def _scaled(array: Array) -> Array:
-    """Numbers from 0 to 1: bytes divided by 255, others as they are, or stretched where they are outside of that range."""
+    """Numbers from 0 to 1: bytes divided by 255; others unchanged, or stretched if they exceed that range."""
     if array.dtype == np.uint8:
         scaled: Array = array / 255.0
         return scaled

@@ -1,4 +1,4 @@
-"""How similar layers are, within a model or between two: CKA, RSA, and the matrix of what was found."""
+"""`similarity`: how similar layers are, within a model or between two, by CKA or RSA; the result prints, draws and exports."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     import pandas
 
 
-# A heat map of a matrix whose rows and columns are layers, drawn so large that every name can be read.
+# A heat map of a matrix of layers, large enough to read every name.
 
 Array = np.ndarray[Any, Any]
 _MARGIN = 30  # pixels
 _LONGEST = 34  # letters of a name
-_FEW = 16  # rows and columns that have their numbers written in
+_FEW = 16  # up to this many rows and columns, numbers are written in the cells
 _CELL_PIXELS, _SMALL_CELL = 88, 30
 _MOST_PIXELS = 4000  # pixels of a side of the matrix
 
 
 def short_name(name: str, longest: int = _LONGEST) -> str:
-    """A name without its middle, where it is long: its end tells layers apart.
+    """A long name without its middle: the end distinguishes layers.
 
     >>> short_name("encoder.layers.11.attention.self.query", 20)
     'encod…ion.self.query'
@@ -47,15 +47,15 @@ def short_name(name: str, longest: int = _LONGEST) -> str:
 
 
 def heat_map(values: Array, rows: list[str], columns: list[str], title: str, words: str, ends: tuple[str, str]) -> Drawn:
-    """Draw a matrix. `words` name its numbers beside the colours; `ends` are what rows and columns are of."""
+    """Draw a matrix. `words` is the label of its colour bar; `ends` label its rows and columns."""
     matplotlib = import_matplotlib()
     count = max(values.shape)
     cell = _CELL_PIXELS if count <= _FEW else max(min(_SMALL_CELL, _MOST_PIXELS // count), 2)
-    every = max(1, math.ceil(_SMALL_CELL / cell))  # where there are too many, not all are named
+    every = max(1, math.ceil(_SMALL_CELL / cell))  # if there are too many, only some are named
     size = 9.0 if count <= _FEW else 7.0
     names = [[short_name(name) for name in some] for some in (rows, columns)]
     room = [max(text_width(name, size) for name in some) + 24 for some in names]
-    is_flat = count <= _FEW and room[1] <= cell  # names of columns that fit above them
+    is_flat = count <= _FEW and room[1] <= cell  # names fit above their columns
     height, width = values.shape[0] * cell, values.shape[1] * cell
     head = line_height(12) + (line_height(8) if any(ends) else 0) + 20
     top = _MARGIN + head + (line_height(size) + 12 if is_flat else room[1])
@@ -96,15 +96,17 @@ def _write_numbers(axes: Any, values: Array, picture: Any) -> None:
         axes.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if is_dark else INK)
 
 
-# Similarity: the matrix that `similarity` returns, to look up, print, draw and export.
+# `Similarity`: the matrix that `similarity` returns, to look up, print, draw and export.
 
 _WORDS = {"cka": "linear CKA", "debiased cka": "debiased linear CKA", "rsa": "RSA (Spearman)"}
 _CELL = 7  # characters of a column of numbers
-_MOST = 16  # columns that are printed
+_MOST = 16  # columns that are printed at most
 
 
 class Similarity(Shown):
-    """How similar layers are: `found["conv1", "fc"]` is a number, `matrix` has rows for layers of a and columns for b."""
+    """The similarity of layers: `found["conv1", "fc"]` is a number, `matrix` has a row for each layer of a, a column for
+    each of b.
+    """
 
     def __init__(
         self,
@@ -123,7 +125,7 @@ class Similarity(Shown):
         self.layers_b = layers_b
         self.measure = measure
         self.samples = samples
-        self.is_within = is_within  # one model, its layers with one another
+        self.is_within = is_within  # True if the layers of one model are compared with one another
         self.titles = titles
         self.notes = notes or []
 
@@ -134,7 +136,7 @@ class Similarity(Shown):
     def __getitem__(self, key: str) -> dict[str, float]: ...
 
     def __getitem__(self, key: tuple[str, str] | str) -> float | dict[str, float]:
-        """The similarity of a layer of a and one of b; of one layer alone, a dictionary of those with every layer of b."""
+        """The similarity of a layer of a and a layer of b; for a single layer of a, a dictionary over all layers of b."""
         if isinstance(key, tuple):
             return float(self.matrix[_place(key[0], self.layers_a), _place(key[1], self.layers_b)])
         row = self.matrix[_place(key, self.layers_a)]
@@ -147,7 +149,7 @@ class Similarity(Shown):
         return array if copy is False else array.copy()
 
     def __dlpack__(self, **options: Any) -> Any:
-        """The matrix as a new tensor, for `torch.as_tensor` and everything else that reads DLPack."""
+        """The matrix as a new tensor, for `torch.as_tensor` and other readers of DLPack."""
         return torch.from_numpy(self.__array__()).__dlpack__(**options)
 
     def __dlpack_device__(self) -> Any:
@@ -159,7 +161,7 @@ class Similarity(Shown):
 
     @property
     def most_similar(self) -> dict[str, str | None]:
-        """For each layer of a the most similar layer of b, or other layer of a; None where none can be told."""
+        """For each layer of a, the most similar layer of b, or the most similar other layer of a; None if undefined."""
         found: dict[str, str | None] = {}
         for at, name in enumerate(self.layers_a):
             row = np.where(np.isnan(self.matrix[at]), -math.inf, self.matrix[at])
@@ -170,13 +172,13 @@ class Similarity(Shown):
         return found
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The matrix as a table, with the names of the layers."""
+        """The matrix as a pandas table with the names of the layers."""
         import pandas
 
         return pandas.DataFrame(self.matrix, index=self.layers_a, columns=self.layers_b)
 
     def draw(self, path: str | os.PathLike[str] | IO[bytes] | None = None, *, title: str | None = None) -> Drawn:
-        """A heat map, which a notebook shows. With a path it is also written there: PNG, SVG or PDF."""
+        """A heat map, which notebooks show. With a path, it is also written as PNG, SVG or PDF."""
         title = title or f"{_title(self.measure)} of {self.samples:,} samples"
         ends = ("", "") if self.is_within else self.titles
         drawn = heat_map(self.matrix, self.layers_a, self.layers_b, title, _WORDS[self.measure], ends)
@@ -185,7 +187,7 @@ class Similarity(Shown):
         return drawn
 
     def _table(self, width: int | None = None, *, is_whole: bool = False) -> Table:
-        """The matrix with numbered columns; where these are too many, the most similar layer for each."""
+        """The matrix with numbered columns; if there are too many, the most similar layer for each layer."""
         names = [f"{at} {name}" for at, name in enumerate(self.layers_a, 1)]
         longest = max(map(len, names), default=0)
         if is_whole or (len(self.layers_b) <= _MOST and longest + _CELL * len(self.layers_b) <= (width or math.inf)):
@@ -207,7 +209,7 @@ class Similarity(Shown):
         lines = [f"{_title(self.measure)} of {size}:", f"\tSamples: {self.samples:,}"]
         lines += [f"\tNote: {note}" for note in self.notes]
         width = terminal_width()
-        room = None if width is None else width - 16  # what two tabs leave
+        room = None if width is None else width - 16  # without the width of two tabs
         table = self._table(room).text(room)
         return "\n".join([*lines, "\tMatrix:", *(f"\t\t{line}" for line in table.split("\n"))])
 
@@ -237,18 +239,18 @@ def _place(name: str, layers: list[str]) -> int:
         raise LayerNotFound(f"{name!r} is none of the layers {few(layers, 20)}.") from None
 
 
-# Linear CKA (Kornblith et al. 2019) of layers, from features that are read a few at a time.
+# Linear CKA (Kornblith et al. 2019) of layers, from features that are read in parts.
 #
-# With centred features X and Y it is |XᵀY|² / (|XᵀX| |YᵀY|), in Frobenius norms. |XᵀY|² is found in one of two ways,
-# whichever takes less work and fits the memory: from products of features, XᵀY, summed over samples; or, where
-# features are more than samples, from products of samples, since |XᵀY|² = ⟨XXᵀ, YYᵀ⟩, tile by tile.
+# With centred features X and Y it is |XᵀY|² / (|XᵀX| |YᵀY|), in Frobenius norms. |XᵀY|² is computed in one of two ways,
+# whichever is cheaper and fits the memory: from products of features, XᵀY, summed over samples; or, if there are more
+# features than samples, from products of samples, since |XᵀY|² = ⟨XXᵀ, YYᵀ⟩, tile by tile.
 
 Pairs = list[tuple[int, int]]
-_BYTES = 8  # of a number
+_BYTES = 8  # size of a float64
 
 
 class _Centred:
-    """The rows of a layer, less their mean and scaled by a power of two, so that no square overflows or vanishes."""
+    """The centred rows of a layer, scaled by a power of two so that no square overflows or underflows."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -257,7 +259,7 @@ class _Centred:
         largest = max((float(part.abs().max()) for _, part in rows.parts() if part.numel()), default=0.0)
         self._scale = 2.0 ** -max(math.frexp(largest)[1], -1000)
         norms = [((part - self._mean) * self._scale).square().sum(1) for _, part in rows.parts()]
-        self.norms = torch.cat(norms) if norms else torch.zeros(0, dtype=torch.float64)  # squared, of each row
+        self.norms = torch.cat(norms) if norms else torch.zeros(0, dtype=torch.float64)  # the squared norm of each row
 
     def read(self, begin: int, end: int, columns: slice | None = None) -> Tensor:
         away = self.rows.read(begin, end, columns) - self._mean[self.rows.flat(columns)]
@@ -265,9 +267,9 @@ class _Centred:
 
 
 def linear_cka(a: Sequence[Rows], b: Sequence[Rows] | None, memory: int, *, debiased: bool) -> Array:
-    """The matrix of CKA of layers with the same samples: of `a` with one another, or of `a` with those of `b`.
+    """The CKA matrix of layers with the same samples: of `a` with itself, or of `a` with `b`.
 
-    Debiased, every sum over pairs of samples leaves out a sample with itself, as in the estimator of Song et al. (2012).
+    The debiased version leaves out the pairs of a sample with itself, as in the estimator of Song et al. (2012).
     """
     layers = [_Centred(rows) for rows in (*a, *(b or ()))]
     count = layers[0].rows.count
@@ -290,7 +292,7 @@ def linear_cka(a: Sequence[Rows], b: Sequence[Rows] | None, memory: int, *, debi
 def _without_self(product: float, one: Tensor, other: Tensor, count: int) -> float:
     """n (n - 3) times the unbiased estimate of HSIC. `one` and `other` are the diagonals of the two products of samples.
 
-    Rows are centred, so each row of these products sums to zero, and without its diagonal to minus that.
+    Rows are centred, so each row of these products sums to zero; without the diagonal it sums to minus the diagonal.
     """
     together = float(one @ other)
     sums = float(one.sum()) * float(other.sum())
@@ -325,7 +327,7 @@ def _from_features(layers: Sequence[_Centred], pairs: Pairs, memory: int) -> Arr
 
 
 def _groups(pairs: Pairs, widths: list[int], memory: int) -> list[Pairs]:
-    """Pairs whose products fit the memory together. The features are read once for each group."""
+    """Groups of pairs whose products fit into memory together. The features are read once for each group."""
     groups: list[Pairs] = [[]]
     left = memory
     for one, other in pairs:
@@ -359,22 +361,22 @@ def _from_samples(layers: Sequence[_Centred], memory: int) -> Array:
     return found.numpy()
 
 
-# Representational similarity analysis (Kriegeskorte et al. 2008): layers are similar where the same samples are far
-# apart.
+# Representational similarity analysis (Kriegeskorte et al. 2008): layers are similar if the same samples are far apart in
+# them.
 #
 # The distance of two samples in a layer is one minus the correlation of their features; two layers are compared by
-# Spearman's rank correlation of their distances, where equal distances share the mean of their ranks.
+# Spearman's rank correlation of their distances, where equal distances share their mean rank.
 
-_WORKING = 9  # arrays of one number for each pair of samples that are there while the pairs of a layer are ranked
-_ROOM = 64 << 20  # bytes for rows while their products are taken
-_DIGITS = 12  # of a distance: what rounding in sums adds must not tell equal ones apart
+_WORKING = 9  # temporary arrays, with a number for each pair of samples, while a layer is ranked
+_ROOM = 64 << 20  # bytes for rows while their products are computed
+_DIGITS = 12  # of a distance: rounding errors of sums must not separate equal distances
 
 
 def rank_similarity(a: Sequence[Rows], b: Sequence[Rows] | None, memory: int) -> Array:
-    """The matrix of rank correlations of layers with the same samples: of `a` with one another, or with those of `b`."""
+    """The matrix of rank correlations of layers with the same samples: of `a` with itself, or of `a` with `b`."""
     count = a[0].count
     pairs = count * (count - 1) // 2
-    held = memory // (_BYTES * max(1, pairs)) - _WORKING  # how many layers may be there ranked
+    held = memory // (_BYTES * max(1, pairs)) - _WORKING  # number of layers whose ranks fit into memory
     if held < 2:
         fitting = math.isqrt(2 * memory // (_BYTES * (_WORKING + 2)))
         raise InvalidArgument(
@@ -387,7 +389,7 @@ def rank_similarity(a: Sequence[Rows], b: Sequence[Rows] | None, memory: int) ->
         some = {at: _ranked(a[at]) for at in range(begin, min(begin + held - 1, len(a)))}
         for column, rows in enumerate(others):
             if b is None and column < begin:
-                continue  # it is the mirror of what was found before
+                continue  # the matrix is symmetric
             ranks = some[column] if b is None and column in some else _ranked(rows)
             for row, own in some.items():
                 result[row, column] = float(own @ ranks)
@@ -397,9 +399,9 @@ def rank_similarity(a: Sequence[Rows], b: Sequence[Rows] | None, memory: int) ->
 
 
 def _ranked(rows: Rows) -> Array:
-    """The ranks of the distances of all pairs of samples, less their mean, as a vector of length 1.
+    """The centred ranks of all distances between samples, as a vector of length 1.
 
-    NaN where they tell nothing: all are equal, or the features of some sample are.
+    NaN if undefined: all distances are equal, or the features of some sample are.
     """
     distances = _distances(rows)
     ranks = average_ranks(distances) if not np.isnan(distances).any() else np.zeros_like(distances)
@@ -420,7 +422,7 @@ def _distances(rows: Rows) -> Array:
             products = (1.0 - product_tile(standard, begin, other, size, _ROOM)).round(decimals=_DIGITS).numpy()
             last = other + products.shape[1]
             for row in range(begin, begin + products.shape[0]):
-                first = max(row + 1, other)  # the first of the others that makes a new pair
+                first = max(row + 1, other)  # the first column that is a new pair
                 if first < last:
                     place = row * (2 * count - row - 1) // 2 + first - row - 1
                     found[place : place + last - first] = products[row - begin, first - other :]
@@ -428,7 +430,7 @@ def _distances(rows: Rows) -> Array:
 
 
 class _Standard:
-    """Rows less their means, each of length 1."""
+    """Centred rows, each of length 1."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -436,7 +438,7 @@ class _Standard:
         self._largest, self._mean, self._length = (torch.cat(some)[:, None] for some in zip(*parts, strict=True))
 
     def _ends(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What rows are divided by so that no square overflows, the mean of what is left, and its distance from that."""
+        """For each row: a divisor that prevents overflow, the mean after division, and the norm of the rest."""
         largest = rows.abs().amax(1)
         largest = torch.where(largest > 0, largest, 1.0)
         scaled = rows / largest[:, None]
@@ -450,7 +452,7 @@ class _Standard:
 
 
 def average_ranks(values: Array) -> Array:
-    """The rank of each value, from 0; equal ones share the mean of theirs.
+    """The rank of each value, from 0; equal values share their mean rank.
 
     >>> average_ranks(np.array([3.0, 1.0, 3.0])).tolist()
     [1.5, 0.0, 1.5]
@@ -467,11 +469,11 @@ def average_ranks(values: Array) -> Array:
     return ranks
 
 
-# How similar layers are: those of one model to one another, or those of two models, over the same samples.
+# `similarity`: of the layers of one model, or of two models, over the same samples.
 
 Measure = Literal["cka", "rsa"]
 _MEMORY = 2 << 30
-_LEAST = {"cka": 2, "debiased": 4, "rsa": 3}  # samples
+_LEAST = {"cka": 2, "debiased": 4, "rsa": 3}  # least number of samples
 
 
 def similarity(
@@ -484,7 +486,7 @@ def similarity(
     samples: int | None = None,
     memory: int = _MEMORY,
 ) -> Similarity:
-    """How similar the layers of `a` are to one another, or to those of `b`, which has the same samples.
+    """The similarity of the layers of `a` to one another, or to the layers of `b`, which has the same samples.
 
     >>> import torch
     >>> x = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
@@ -494,17 +496,17 @@ def similarity(
 
     Args:
         a, b: features from `extract` or `open_features`, or mappings from names to arrays or tensors whose first dimension
-            counts samples. Where both have ids of samples, these are matched; otherwise sample i of `a` is sample i of `b`.
-        measure: "cka" is linear CKA: 1 where the features are the same up to rotation and scale, 0 where no linear relation is
+            is samples. If both have ids of samples, samples are matched by id; otherwise sample i of `a` is sample i of `b`.
+        measure: "cka" is linear CKA: 1 if the features are the same up to rotation and scale, 0 if no linear relation is
             found. "rsa" is Spearman's correlation of the distances between samples (one minus their correlation).
         layers: names or globs of the layers to compare, for both models, or `{"a": …, "b": …}`; by default all.
-        debiased: of CKA. The plain one is the measure of the literature, and the default for that; it is too high where samples
-            are not many more than features, and then only the debiased one tells layers apart. It may be below zero.
-        samples: use the first so many only.
-        memory: how many bytes this may take, by default 2 GiB. Features are read in parts, however many there are.
+        debiased: debiased CKA. Plain CKA, the default, is the measure of the literature; unless samples far outnumber
+            features, it is too high, and only debiased CKA distinguishes layers. Debiased CKA may be below zero.
+        samples: use only the first samples, this many.
+        memory: the bytes that this may take, by default 2 GiB. Features are read in parts, however many there are.
 
-    Everything of a sample is flattened to one row, of a convolution all positions of all channels. Samples with a NaN or an
-    infinity are left out, and of RSA those whose features are all equal; the result says how many.
+    Each sample is flattened to one row, for a convolution all positions of all channels. Samples with a NaN or an infinity
+    are left out, and for RSA also samples whose features are all equal; the result says how many.
     """
     if measure not in ("cka", "rsa"):
         raise InvalidArgument(f"measure is 'cka' or 'rsa'; got {measure!r}.")
@@ -553,15 +555,15 @@ def _notes(values: Array, names: list[list[str]], left_out: int, measure: str, *
     return notes
 
 
-# The two sides ------------------------------------------------------------------------------------------------------
+# The two models -----------------------------------------------------------------------------------------------------
 
 
 class Side(NamedTuple):
-    """The layers of one model, and which samples their rows are of, where that is known."""
+    """The layers of one model, and the samples of their rows, if known."""
 
     layers: Mapping[str, Any]
     ids: list[Any] | None
-    numbers: list[int] | None  # in the data
+    numbers: list[int] | None  # the samples' numbers in the data
     title: str
 
 
@@ -581,7 +583,7 @@ def _side(features: Any, which: str) -> Side:
 
 
 def _chosen(sides: list[Side], layers: Any) -> list[list[str]]:
-    """The names of the layers of each side."""
+    """The names of the layers of each model."""
     if layers is None:
         return [list(side.layers) for side in sides]
     if isinstance(layers, Mapping):
@@ -600,7 +602,9 @@ def _texts(layers: Any) -> list[str]:
 
 
 def _fitting(texts: list[str], sides: list[Side], which: str) -> list[list[str]]:
-    """The layers of each side that the texts name. A text has to name one in some side, and each side has to have one."""
+    """The layers of each model that the texts name. Each text must name a layer of some model, each model must have a named
+    layer.
+    """
     patterns = {text: glob_pattern(text).fullmatch for text in texts}
     found = [
         list(
@@ -625,7 +629,7 @@ def _fitting(texts: list[str], sides: list[Side], which: str) -> list[list[str]]
 
 
 def _aligned(sides: list[Side], chosen: list[list[str]], samples: int | None) -> list[list[Rows]]:
-    """The rows of each layer of each side, the same samples in the same order."""
+    """The rows of each layer of each model, with the same samples in the same order."""
     table = [[Rows(name, side.layers[name]) for name in names] for side, names in zip(sides, chosen, strict=True)]
     for some, which in zip(table, "ab", strict=False):
         if len({rows.count for rows in some}) > 1:
@@ -639,7 +643,7 @@ def _aligned(sides: list[Side], chosen: list[list[str]], samples: int | None) ->
             f"a and b must have the same samples; a has {table[0][0].count:,} and b has {table[1][0].count:,} of them."
         )
     elif len(sides) == 2 and sides[0].numbers is not None and sides[1].numbers is not None:
-        order = _order(sides[0].numbers, sides[1].numbers)  # where blocks are missing these differ
+        order = _order(sides[0].numbers, sides[1].numbers)  # they differ if blocks are missing
     count = table[0][0].count if samples is None else min(samples, table[0][0].count)
     first = np.arange(count)
     if count < table[0][0].count:
@@ -651,7 +655,7 @@ def _aligned(sides: list[Side], chosen: list[list[str]], samples: int | None) ->
 
 
 def _order(ids: Sequence[Any], others: Sequence[Any]) -> Array | None:
-    """Where the samples of `ids` are among `others`; None where both have the same order."""
+    """The positions of the samples `ids` in `others`; None if both have the same order."""
     if list(ids) == list(others):
         return None
     places = {one: at for at, one in enumerate(others)}
@@ -670,9 +674,9 @@ def _order(ids: Sequence[Any], others: Sequence[Any]) -> Array | None:
 
 
 def _usable(table: list[list[Rows]], *, constant: bool) -> tuple[list[list[Rows]], int]:
-    """The rows without the samples for which some layer has no usable features, and how many these are.
+    """The rows without samples that have no usable features in some layer, and the number of these samples.
 
-    A layer without usable features for any sample is not asked: it cannot be compared, but the others can.
+    A layer without usable features for any sample is ignored: it cannot be compared, but the others can.
     """
     count = table[0][0].count
     good: Array = np.ones(count, dtype=bool)

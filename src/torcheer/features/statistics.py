@@ -1,4 +1,4 @@
-"""What features tell: statistics, top samples and their pictures, principal components, nearest samples."""
+"""Statistics of features: means, covariances, histograms, top samples, principal components, nearest samples."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-# Products of samples, of which there are samples × samples: tile by tile, from a few columns at a time.
+# Products of samples, a samples × samples matrix, computed tile by tile from a few columns at a time.
 
 
 class Prepared(Protocol):
@@ -52,7 +52,7 @@ class Prepared(Protocol):
 
 
 def product_tile(layer: Prepared, begin: int, other: int, size: int, memory: int) -> Tensor:
-    """The products of `size` rows from `begin` on with `size` rows from `other` on."""
+    """The products of `size` rows from `begin` with `size` rows from `other`."""
     count = layer.rows.count
     tile = torch.zeros(min(size, count - begin), min(size, count - other), dtype=torch.float64)
     for columns in layer.rows.column_parts(memory // (2 * BYTES_READ * size)):
@@ -61,19 +61,19 @@ def product_tile(layer: Prepared, begin: int, other: int, size: int, memory: int
     return tile
 
 
-# Rows: the features of a layer, one row of numbers for each sample, read a few at a time in double precision.
+# The features of a layer as a matrix with one row per sample, read in parts in float64.
 
-_TOGETHER = 1 << 20  # numbers that are read together
-BYTES_READ = 24  # that a number takes while it is read: as it was stored, in double precision, and centred
+_TOGETHER = 1 << 20  # numbers that are read at once
+BYTES_READ = 24  # bytes per number while it is read: as stored, in float64, and centred
 
 
 class Rows:
-    """The features of one layer. Everything of a sample is flattened to one row; complex numbers are pairs of real ones.
+    """The features of one layer. Each sample is flattened to one row; complex numbers become pairs of real numbers.
 
     Args:
-        name: of the layer, for errors.
-        values: a tensor or array whose first dimension counts samples, or features of a layer on disk.
-        samples: which samples are the rows, in this order; None for all.
+        name: the layer's name, for errors.
+        values: a tensor or array whose first dimension is samples, or stored features of a layer.
+        samples: the samples of the rows, in this order; None for all.
     """
 
     def __init__(self, name: str, values: Any, samples: np.ndarray[Any, Any] | None = None) -> None:
@@ -96,7 +96,7 @@ class Rows:
 
     @property
     def width(self) -> int:
-        """How many numbers a row has."""
+        """The length of a row."""
         return math.prod(self._shape[1:]) * (2 if self.is_complex else 1)
 
     @property
@@ -105,17 +105,17 @@ class Rows:
         return dtype.is_complex if isinstance(dtype, torch.dtype) else np.dtype(dtype).kind == "c"
 
     def of(self, samples: np.ndarray[Any, Any]) -> Rows:
-        """Some of the rows, by their places."""
+        """Some of the rows, by index."""
         chosen = samples if self._samples is None else self._samples[samples]
         return Rows(self.name, self._values, chosen)
 
     @property
     def unit_width(self) -> int:
-        """How many numbers of a row belong to one place of dimension 1, such as the positions of a channel."""
+        """The numbers of a row for one index of dimension 1, such as the positions of a channel."""
         return self.width // max(1, self._shape[1]) if len(self._shape) > 1 else self.width
 
     def column_parts(self, width: int) -> Iterator[slice | None]:
-        """Slices of dimension 1 that have about so many numbers of a row; None stands for all."""
+        """Slices of dimension 1 that cover about `width` numbers of a row; None stands for all."""
         if len(self._shape) < 2 or self.width <= width:
             yield None
             return
@@ -124,23 +124,23 @@ class Rows:
             yield slice(begin, min(begin + together, self._shape[1]))
 
     def flat(self, columns: slice | None) -> slice:
-        """Where in a row the numbers of a slice of dimension 1 are."""
+        """The part of a row that a slice of dimension 1 covers."""
         return slice(None) if columns is None else slice(columns.start * self.unit_width, columns.stop * self.unit_width)
 
     def read(self, begin: int, end: int, columns: slice | None = None) -> Tensor:
-        """Rows from one place up to another, in float64; with `columns` only what is at these places of dimension 1."""
+        """Rows `begin` to `end` in float64; with `columns`, only this slice of dimension 1."""
         end = min(end, self.count)
         rows: Any = slice(begin, end)
         if self._samples is not None:
             rows = self._samples[begin:end]
-            if len(rows) and (np.diff(rows) == 1).all():  # neighbours are read without copying them first
+            if len(rows) and (np.diff(rows) == 1).all():  # consecutive rows are read without a copy
                 rows = slice(int(rows[0]), int(rows[-1]) + 1)
             elif isinstance(self._values, Tensor):
                 rows = torch.from_numpy(rows)
         return self._as_rows(self._values[rows] if columns is None else self._values[rows, columns])
 
     def parts(self, together: int | None = None) -> Iterator[tuple[int, Tensor]]:
-        """All rows, a few at a time, each time with the place of the first."""
+        """All rows in parts, each with the index of its first row."""
         together = together or max(1, _TOGETHER // max(1, self.width))
         for begin in range(0, self.count, together):
             yield begin, self.read(begin, begin + together)
@@ -155,7 +155,7 @@ class Rows:
 
 
 def mean_row(rows: Rows) -> Tensor:
-    """The mean of rows, to the last bit that of a single row where all are equal."""
+    """The mean of the rows; if all rows are equal, exactly that row."""
     first = rows.read(0, 1).sum(0)
     away = torch.zeros(rows.width, dtype=torch.float64)
     for _, part in rows.parts():
@@ -164,22 +164,21 @@ def mean_row(rows: Rows) -> Tensor:
 
 
 def _as_tensor(array: np.ndarray[Any, Any]) -> Tensor:
-    return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns of memory that it must not write to
+    return torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns about read-only memory
 
 
-# ChosenSamples: some samples of a dataset in an order, such as those that a unit likes best, as numbers and as
-# pictures.
+# Samples of a dataset in an order, such as the top samples of a unit, as numbers and as pictures.
 
 
 def as_integer(value: Any) -> Any:
-    """A whole number of NumPy's or torch's as one of Python's; anything else as it is."""
+    """A NumPy or torch integer as a Python int; other values unchanged."""
     if isinstance(value, np.integer) or (isinstance(value, Tensor) and not value.dim() and not value.is_floating_point()):
         return int(value)
     return value
 
 
 class Sample(NamedTuple):
-    """A sample: its place in the dataset, its id if it has one, and its value."""
+    """A sample: its number in the dataset, its id if it has one, and its value."""
 
     number: int
     id: Any
@@ -187,7 +186,7 @@ class Sample(NamedTuple):
 
 
 class ChosenSamples(ShownTable):
-    """Samples in an order, the first one first: `numbers` in the dataset, `values`, and `ids` where samples have some."""
+    """Samples in an order: their `numbers` in the dataset, `values`, and `ids` if they have any."""
 
     def __init__(
         self,
@@ -201,12 +200,12 @@ class ChosenSamples(ShownTable):
         row_title: str = "",
     ) -> None:
         self.title = title
-        self.row_title = row_title  # beside others of the same kind
-        self.word = word  # what the values are
+        self.row_title = row_title  # the title of its row in a sheet of several
+        self.word = word  # the name of the values
         self.numbers = numbers
         self.values = values
         self.ids = None if ids is None else list(ids)  # of these samples
-        self.left_out = left_out  # samples whose value is not finite
+        self.left_out = left_out  # number of samples whose value is not finite
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -226,7 +225,7 @@ class ChosenSamples(ShownTable):
         return Table(columns, rows, notes=[self.title, *left_out])
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The samples as a table."""
+        """The samples as a pandas table."""
         import pandas
 
         ids = {} if self.ids is None else {"id": self.ids}
@@ -238,14 +237,14 @@ class ChosenSamples(ShownTable):
 
 
 class SampleNames:
-    """Which sample of the data each row is of, and the ids of samples where they have some."""
+    """The sample number of each row, and the ids of samples if there are any."""
 
     def __init__(self, numbers: Tensor, ids: Mapping[int, Any] | None = None) -> None:
         self._numbers = numbers
-        self._ids = ids  # by number
+        self._ids = ids  # by sample number
 
     def of_rows(self, rows: Tensor) -> Tensor:
-        """The numbers of the samples of rows."""
+        """The sample numbers of rows."""
         return self._numbers[rows]
 
     def ids_of(self, numbers: Tensor) -> list[Any] | None:
@@ -253,11 +252,11 @@ class SampleNames:
         return None if self._ids is None else [self._ids.get(number) for number in numbers.tolist()]
 
     def row_of(self, sample: Any, name: str) -> int | None:
-        """The row of a sample that is given by its number or its id; None where its features are given."""
+        """The row of a sample given by number or id; None if `sample` is features."""
         number = sample
         if self._ids is not None and isinstance(sample, (str, int)) and not isinstance(sample, bool):
             kind = type(next(iter(self._ids.values()), ""))
-            if kind is type(sample):  # ids that are whole numbers are meant before the numbers of samples are
+            if kind is type(sample):  # if ids are integers, an integer means an id, not a sample number
                 number = next((number for number, one in self._ids.items() if one == sample), None)
                 if number is None:
                     raise InvalidArgument(f"no sample has the id {sample!r}.")
@@ -271,15 +270,15 @@ class SampleNames:
         return None
 
 
-# The samples whose features are nearest to those of a sample.
+# The nearest samples to a sample.
 
 Nearness = Literal["cosine", "correlation", "dot", "euclidean"]
 GivenSample = int | str | Tensor | Sequence[float] | np.ndarray[Any, Any]  # its number, its id, or its features
-_MEASURES = {"cosine": True, "correlation": True, "dot": True, "euclidean": False}  # whether the largest is nearest
+_MEASURES = {"cosine": True, "correlation": True, "dot": True, "euclidean": False}  # True if the largest is nearest
 
 
 def nearest_samples(rows: Rows, sample: Any, k: int, measure: str, names: SampleNames) -> ChosenSamples:
-    """The `k` samples whose rows are nearest to a sample, given by its number or its id, or to features."""
+    """The `k` samples nearest to a sample, given by number or id, or to given features."""
     if measure not in _MEASURES:
         raise InvalidArgument(f"measure is one of {', '.join(map(repr, _MEASURES))}; got {measure!r}.")
     if not is_whole(k, 1):
@@ -299,7 +298,7 @@ def nearest_samples(rows: Rows, sample: Any, k: int, measure: str, names: Sample
         left_out += int((~usable).sum())
         usable &= places != (-1 if own is None else own)
         values, places = torch.cat([best, values[usable]]), torch.cat([whose, places[usable]])
-        # Rows come in the order of samples, and sorting keeps that among equal ones.
+        # Rows are in the order of samples, and stable sorting keeps it among equal values.
         order = values.sort(descending=_MEASURES[measure], stable=True).indices[:k]
         best, whose = values[order], places[order]
     what = "the given features" if own is None else f"sample {sample}"
@@ -332,36 +331,36 @@ def _measured(rows: Tensor, wanted: Tensor, measure: str) -> Tensor:
     return torch.where(lengths > 0, products / lengths, math.nan)
 
 
-# Principal components of the features of a layer, from rows that are read a few at a time.
+# Principal components of the features of a layer, from rows that are read in parts.
 
 _BYTES = 8
-_COPIES = 4  # of the matrix that an eigendecomposition needs
+_COPIES = 4  # copies of the matrix that an eigendecomposition needs
 MEMORY = 2 << 30
-_ROOM = 64 << 20  # bytes for rows while their products are taken
+_ROOM = 64 << 20  # bytes for rows while their products are computed
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Components(Shown):
-    """Principal components: directions of unit length, the most variable first, and how much the samples vary along each.
+    """Principal components: unit vectors, the most variable first, and the variance along each.
 
-    Signs are such that the entry of a direction that is farthest from zero is positive.
+    Signs are chosen so that the largest entry of a direction, by magnitude, is positive.
     """
 
     directions: Tensor  # components × features
-    variances: Tensor  # of the samples, divided by their number
+    variances: Tensor  # divided by the number of samples
     mean: Tensor  # of the features
     total_variance: float  # of all components
-    samples: int  # or observations, where it comes from a covariance
+    samples: int  # or observations, if computed from a covariance
     left_out: int = 0
     rows: Rows | None = None
 
     @property
     def explained(self) -> Tensor:
-        """The part of the whole variance that each component explains."""
+        """The fraction of the total variance that each component explains."""
         return self.variances / self.total_variance if self.total_variance > 0 else torch.zeros_like(self.variances)
 
     def project(self, values: Tensor | None = None) -> Tensor:
-        """The coordinates of samples along the components, samples × components; without values, those of all samples."""
+        """The coordinates of samples along the components, samples × components; by default of all samples."""
         if values is None:
             if self.rows is None:
                 raise InvalidArgument(
@@ -415,7 +414,7 @@ def components_of(rows: Rows, k: int, memory: int = MEMORY) -> Components:
 
 
 def from_covariance(found: CovarianceResult, k: int, rows: Rows | None = None, left_out: int = 0) -> Components:
-    """The first `k` principal components of units whose covariance is known."""
+    """The first `k` principal components of units with a known covariance."""
     if found.covariance.is_complex():
         raise InvalidArgument("principal components are of real units; the covariance is of complex ones.")
     _check_number(k)
@@ -425,7 +424,7 @@ def from_covariance(found: CovarianceResult, k: int, rows: Rows | None = None, l
 
 
 def _largest(products: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The `k` largest eigenvalues of a symmetric matrix, and their vectors as columns."""
+    """The `k` largest eigenvalues of a symmetric matrix, with the eigenvectors as columns."""
     if not products.isfinite().all():
         raise InvalidArgument(
             "products of the values are too large for principal components: make the values smaller with transform=."
@@ -435,7 +434,9 @@ def _largest(products: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _from_samples(usable: Rows, k: int, rows: Rows, left_out: int) -> Components:
-    """For fewer samples than features: eigenvectors of the products of samples say how samples make the directions."""
+    """For fewer samples than features: the eigenvectors of the products of samples are the weights of samples in the
+    directions.
+    """
     centred = _Centred(usable)
     mean, count = centred.mean, usable.count
     products = torch.zeros(count, count, dtype=torch.float64)
@@ -449,14 +450,14 @@ def _from_samples(usable: Rows, k: int, rows: Rows, left_out: int) -> Components
     directions = torch.zeros(k, usable.width, dtype=torch.float64)
     for begin, part in usable.parts():
         directions += vectors[begin : begin + len(part)].T @ (part - mean)
-    # Directions along which nothing varies are rounding errors; these are made orthogonal to the others.
+    # Directions without variance are rounding errors; these are made orthogonal to the others.
     directions = torch.linalg.qr(directions.T)[0].T
     total = float(products.diagonal().sum()) / usable.count
     return Components(_signed(directions), values / usable.count, mean, total, usable.count, left_out, rows)
 
 
 class _Centred:
-    """Rows less their mean."""
+    """Centred rows."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -467,13 +468,13 @@ class _Centred:
 
 
 def _signed(directions: Tensor) -> Tensor:
-    """Directions whose entry farthest from zero is positive: which of two opposite ones is found is a matter of chance."""
+    """Directions with a positive largest entry: without this rule, their signs would be arbitrary."""
     farthest = directions.abs().argmax(1, keepdim=True)
     return (directions * directions.gather(1, farthest).sign()).contiguous()
 
 
 def _finite(rows: Rows) -> tuple[Rows, int]:
-    """The rows without a NaN or an infinity, and how many others there are."""
+    """The rows without a NaN or an infinity, and the number of the others."""
     finite = [part.isfinite().all(1) for _, part in rows.parts()]
     good = torch.cat(finite) if finite else torch.zeros(0, dtype=torch.bool)
     if bool(good.all()):
@@ -481,19 +482,19 @@ def _finite(rows: Rows) -> tuple[Rows, int]:
     return rows.of(good.nonzero().flatten().numpy()), int((~good).sum())
 
 
-# What features tell: means, covariances, histograms, top samples, principal components, nearest samples.
+# Means, covariances, histograms, top samples, principal components and nearest samples of features.
 #
-# What a reducer kept while features were extracted is used; otherwise it is worked out from the stored values, a few
-# at a time.
+# The result of a reducer that ran during the extraction is used if there is one; otherwise it is computed from the stored
+# values, in parts.
 
 Kind = TypeVar("Kind", bound=Reducer)
 Positions = Literal["mean", "max"]
-_VALUES_TOGETHER = 1 << 22  # values that are read together
+_VALUES_TOGETHER = 1 << 22  # values that are read at once
 _TOP = 20
 
 
 def sample_names(index: BlockIndex) -> SampleNames:
-    """Which samples the rows of layers are of."""
+    """The samples of the rows of layers."""
     numbers = sample_numbers(index)
     texts = index.texts(IDS)
     ids: list[Any] | None = list(texts) if texts is not None else _column(index, IDS).tolist() if index.has(IDS) else None
@@ -502,7 +503,7 @@ def sample_names(index: BlockIndex) -> SampleNames:
 
 
 def sample_numbers(index: BlockIndex) -> Tensor:
-    """The number that each sample has in the data."""
+    """The number of each sample in the data."""
     if index.has(SAMPLES):
         return _column(index, SAMPLES)
     found = [torch.arange(block.first, block.first + block.samples, device="cpu") for block in index.blocks]
@@ -516,7 +517,7 @@ def _column(index: BlockIndex, name: str) -> Tensor:
 
 
 class LayerStatistics:
-    """What the stored values of a layer tell. A part of `LayerFeatures`."""
+    """Statistics of the stored values of a layer. A base of `LayerFeatures`."""
 
     name: str
     _index: BlockIndex
@@ -532,7 +533,7 @@ class LayerStatistics:
     def batches(self, size: int = 1024) -> Iterator[Any]: ...
 
     def reduce(self, reducer: Reducer) -> Any:
-        """What a reducer of `torcheer.reducers` finds in the stored values, which are read a few at a time."""
+        """The result of a reducer of `torcheer.reducers` over the stored values, which are read in parts."""
         if not isinstance(reducer, Reducer):
             raise InvalidArgument(f"reduce takes a reducer, such as reducers.Mean() or reducers.TopK(20); got {reducer!r:.60}.")
         state = reducer.begin()
@@ -546,13 +547,13 @@ class LayerStatistics:
         return reducer.finish(state)
 
     def as_mean(self) -> Tensor:
-        """The mean of each unit in a shape that broadcasts to the values, for `changes.mean`."""
+        """The mean of each unit, in a shape that broadcasts to the values, for `changes.mean`."""
         return self.reduce(Mean()).as_mean()  # type: ignore[no-any-return]  # what finish returns depends on the reducer
 
     def components(self, k: int = 10, *, samples: int | None = None, memory: int = MEMORY) -> Components:
-        """The first `k` principal components of the values; everything of a sample is flattened to one row.
+        """The first `k` principal components of the values; each sample is flattened to one row.
 
-        `samples` uses the first so many only; `memory` is how many bytes this may take.
+        `samples` uses only the first samples; `memory` is the limit in bytes.
         """
         rows = Rows(self.name, self)
         return components_of(rows if samples is None else rows.of(np.arange(min(samples, rows.count))), k, memory)
@@ -568,23 +569,23 @@ class LayerStatistics:
     def nearest(
         self, sample: GivenSample, k: int = 10, measure: Nearness = "cosine", *, pictures: Pictures | None = None
     ) -> ChosenSamples | SamplePictures:
-        """The `k` samples whose values are nearest to those of a sample, given by its number or id, or to given values.
+        """The `k` samples whose values are nearest to a sample, given by number or id, or to given values.
 
-        With `pictures`, a sheet of them; see `Features.top`.
+        With `pictures`, a sheet of their pictures; see `Features.top`.
         """
         found = nearest_samples(Rows(self.name, self), sample, k, measure, sample_names(self._index))
         return found if pictures is None else found.pictures(pictures)
 
 
 def _words(found: TopKResult, k: int | None, whose: str) -> str:
-    """Which samples these are."""
+    """A title for the samples."""
     which = "largest" if found.reducer.largest else "smallest"
     where = " somewhere" if found.reducer.positions == "max" else ""
     return f"the {found.numbers.shape[1] if k is None else k} samples for which {whose} is {which}{where}"
 
 
 class FeatureStatistics(Mapping[str, Any]):
-    """What features tell. A part of `Features`."""
+    """Statistics of features. A base of `Features`."""
 
     plan: Plan
     _index: BlockIndex
@@ -596,11 +597,11 @@ class FeatureStatistics(Mapping[str, Any]):
 
     @property
     def title(self) -> str:
-        """What figures call these features: the name of their folder."""
+        """The title of these features in figures: the name of their folder."""
         return self._storage.location.rstrip("/").rpartition("/")[2]
 
     def mean(self, layer: str) -> MeanResult:
-        """Mean, variance, smallest and largest value of each unit of a layer."""
+        """The mean, variance, minimum and maximum of each unit of a layer."""
         return self._found(layer, Mean())  # type: ignore[no-any-return]  # what a reducer finds depends on it
 
     def covariance(self, layer: str) -> CovarianceResult:
@@ -608,7 +609,7 @@ class FeatureStatistics(Mapping[str, Any]):
         return self._found(layer, Covariance())  # type: ignore[no-any-return]
 
     def histogram(self, layer: str) -> HistogramResult:
-        """How often the values of each unit of a layer fall into bins."""
+        """Histograms of the values of each unit of a layer."""
         return self._found(layer, Histogram())  # type: ignore[no-any-return]
 
     def components(self, layer: str, k: int = 10) -> Components:
@@ -661,19 +662,20 @@ class FeatureStatistics(Mapping[str, Any]):
         positions: Positions | None = None,
         pictures: Pictures | None = None,
     ) -> ChosenSamples | list[ChosenSamples] | SamplePictures:
-        """The samples for which a unit of a layer is largest, or smallest with `largest=False`, the first one first.
+        """The samples for which a unit of a layer is largest, or smallest with `largest=False`, in order.
 
             features.top("layer3", unit=12, pictures=dataset).save("unit12.png")
 
         Args:
-            layer: its name.
-            unit: its number (a channel, a feature), or a list of numbers.
-            k: how many samples; by default as many as `keep=TopK(k)` kept, or 20.
-            largest, positions: see `reducers.TopK`; by default as they were kept.
-            pictures: a dataset whose items are pictures or begin with one, a tensor or list of pictures, a mapping from ids to
-                pictures or their files, or a function from the number of a sample to its picture.
+            layer: the name of the layer.
+            unit: the number of the unit (a channel, a feature), or a list of numbers.
+            k: the number of samples; by default as many as `keep=TopK(k)` kept, or 20.
+            largest, positions: see `reducers.TopK`; by default as kept.
+            pictures: a dataset whose items are pictures or begin with a picture, a tensor or list of pictures, a mapping
+                from ids to pictures or their files, or a function from a sample's number to its picture.
 
-        Returns `ChosenSamples`, of several units a list; with `pictures` a sheet of them, a row for each of several units.
+        Returns `ChosenSamples`, or a list of them for several units; with `pictures` a sheet, with one row for each of
+        several units.
         """
         several = isinstance(unit, Iterable) and getattr(unit, "ndim", 1) > 0
         given: Iterable[Any] = unit if several else [unit]  # type: ignore[assignment]  # mypy does not see what `several` says
@@ -712,7 +714,7 @@ class FeatureStatistics(Mapping[str, Any]):
         left_out = int(found.left_out[unit])
         return ChosenSamples(title, "value", numbers, values, ids, left_out=left_out, row_title=f"unit {unit}")
 
-    # What was kept --------------------------------------------------------------------------------------------------
+    # Reducers -------------------------------------------------------------------------------------------------------
 
     def _reducers(self) -> dict[str, list[Reducer]]:
         """The reducers of each layer."""
@@ -734,7 +736,7 @@ class FeatureStatistics(Mapping[str, Any]):
         )
 
     def _found(self, layer: str, reducer: Reducer) -> Any:
-        """What was kept by a reducer of this kind, or what it finds in the stored values."""
+        """The stored result of a reducer of this kind, or its result on the stored values."""
         for at, one in enumerate(self._kept(layer)):
             if type(one) is type(reducer):
                 return self._read_kept(layer, at)

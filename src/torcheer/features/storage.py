@@ -1,4 +1,4 @@
-"""The names of blocks and of what is in them."""
+"""Stores features in a folder, local or remote: names of blocks and columns, and whole files."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from ..errors import InvalidArgument, NotWritten, UnreadableFile
 _BLOCK = re.compile(r"block-(\d{8,12})-(\d{12,15})-(\d{9,12})\.safetensors", re.ASCII)
 
 LAYERS, LABELS, IDS = "layers/", "labels/", "ids"
-SAMPLES = "samples"  # the numbers of samples in the dataset, where they do not come in its order
+SAMPLES = "samples"  # sample numbers in the dataset, if samples do not come in its order
 TOKEN_SAMPLES, TOKEN_POSITIONS = "tokens/samples", "tokens/positions"
-TEXTS = "texts/"  # before the name of a column that is texts
-ODD = "dtypes"  # in the metadata: the types of columns that safetensors has no name for
+TEXTS = "texts/"  # prefix of the name of a text column
+ODD = "dtypes"  # key of the metadata: dtypes of columns that safetensors lacks
 FORMAT = {"format": "torcheer features"}
 
 
 class BlockName(NamedTuple):
-    """Which block a file is, and which samples are in it."""
+    """The name of a block's file: its number, its first sample, and its number of samples."""
 
     number: int
     first: int
@@ -45,25 +45,25 @@ class BlockName(NamedTuple):
 
 
 def blocks_among(names: Iterable[str]) -> list[BlockName]:
-    """The blocks that file names are of, in order."""
+    """The blocks among file names, in order."""
     found = (_BLOCK.fullmatch(name) for name in names)
     blocks = {BlockName(int(match[1]), int(match[2]), int(match[3])): match[0] for match in found if match is not None}
-    return sorted(block for block, name in blocks.items() if block.file == name)  # not with more zeros than it has
+    return sorted(block for block, name in blocks.items() if block.file == name)  # without extra zeros
 
 
-# The folder that features are in: files that are there whole or not at all.
+# A folder of features, whose files are written whole or not at all.
 #
-# Names are relative, without folders. Whoever writes a name twice writes the same bytes, so it does not matter who is
-# first.
+# Names are relative, without folders. Two processes that write the same name write the same bytes, so their order does not
+# matter.
 
 _LARGE = 4096  # bytes
 
 
 class TensorsInWork:
-    """A file of tensors that is written piece by piece, and has no name until it is whole.
+    """A file of tensors that is written piece by piece, and gets its name when it is complete.
 
-    Large tensors are aligned as torch's own memory is, so that they can be used without a copy when the file is mapped: the gap
-    before them is filled with a tensor of zeros whose name begins with a dot.
+    Large tensors are aligned like torch's own memory, so that the mapped file can be used without a copy: the gap before
+    them is filled by a tensor of zeros whose name begins with a dot.
     """
 
     def __init__(self, folder: Path, room: int) -> None:
@@ -71,7 +71,7 @@ class TensorsInWork:
         self._file = WholeFile(folder / "block", "block of features", follows=False).__enter__()
         self._writer = TensorWriter(self._file, room)
         self._places: dict[str, Place] = {}
-        self.size = 0  # of the tensors so far, in bytes
+        self.size = 0  # bytes of the tensors so far
         self._is_over = False
 
     def add(self, name: str, tensor: Tensor) -> None:
@@ -86,7 +86,7 @@ class TensorsInWork:
         self.size = place.end
 
     def finish(self, name: str, metadata: Mapping[str, str]) -> int:
-        """Write the header and give the file its name, replacing an earlier one. Returns its size in bytes."""
+        """Write the header and give the file its name, replacing an existing file. Returns its size in bytes."""
         try:
             self._writer.finish(self._places, metadata, closes_up=False)
         except BaseException:
@@ -107,41 +107,41 @@ class TensorsInWork:
 
 
 class Storage(ABC):
-    """Files in one folder, wherever that is."""
+    """The files in one folder, local or remote."""
 
-    location: str  # the folder, for people
+    location: str  # the folder, for messages
 
     @abstractmethod
     def sizes(self) -> dict[str, int]:
-        """The names of the files, and how many bytes each has. Empty where there is no folder; hidden files are left out."""
+        """The names of the files and their sizes in bytes. Empty if there is no folder; hidden files are left out."""
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
-        """What is in a file; None where there is none."""
+        """The content of a file; None if there is none."""
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of this name."""
+        """True if there is a file of this name."""
         return self.read(name) is not None
 
     @abstractmethod
     def write(self, name: str, data: bytes) -> None:
-        """Write a whole file, in the place of an earlier one. Makes the folder."""
+        """Write a whole file, replacing an existing one. Makes the folder."""
 
     @abstractmethod
     def read_tensors(self, name: str) -> TensorFile:
-        """Open a file of tensors, which are read when they are asked for. Raises FileNotFoundError where there is none."""
+        """Open a file of tensors, which are read when accessed. Raises FileNotFoundError if there is none."""
 
     @abstractmethod
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-        """Write a whole file of tensors, in the place of an earlier one. Makes the folder."""
+        """Write a whole file of tensors, replacing an existing one. Makes the folder."""
 
     @abstractmethod
     def new_tensors(self, room: int) -> TensorsInWork:
-        """Begin a file of tensors, which gets its name when it is whole. `room` bytes are left for its header."""
+        """Begin a file of tensors, which gets its name when it is complete. `room` bytes are reserved for its header."""
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Delete a file, if it exists."""
 
     def names(self) -> list[str]:
         """The names of the files, in order."""
@@ -149,7 +149,7 @@ class Storage(ABC):
 
 
 class LocalStorage(Storage):
-    """A folder of this machine, or one that is mounted on it."""
+    """A local or mounted folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -167,7 +167,7 @@ class LocalStorage(Storage):
             raise UnreadableFile(f"the folder {self.folder} cannot be read: {error.strerror}.") from error
         for entry in entries:
             if not entry.name.startswith("."):
-                with contextlib.suppress(OSError):  # deleted since, or a link that leads nowhere
+                with contextlib.suppress(OSError):  # deleted meanwhile, or a dead link
                     found[entry.name] = entry.stat().st_size
         return found
 
@@ -176,7 +176,7 @@ class LocalStorage(Storage):
             return read_regular(self.folder / name)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except OSError as error:  # a folder or a pipe has that name, or it may not be read
+        except OSError as error:  # the name is a folder or a pipe, or it is unreadable
             raise UnreadableFile(f"{self.folder / name} cannot be read: {error.strerror or error}.") from error
         except UnreadableFile as error:
             raise UnreadableFile(f"{self.folder / name} cannot be read: {error}.") from None
@@ -210,27 +210,24 @@ class LocalStorage(Storage):
     def delete(self, name: str) -> None:
         try:
             (self.folder / name).unlink(missing_ok=True)
-        except OSError as error:  # a folder has that name, or the folder is read-only
+        except OSError as error:  # the name is a folder, or the folder is read-only
             raise NotWritten(f"{self.folder / name} cannot be deleted: {error.strerror or error}.") from error
 
 
-# Folders of features that are elsewhere: whatever `fsspec` opens, such as `s3://…`, `gs://…`, `sftp://…`,
-# `memory://…`.
+# Remote folders: everything that `fsspec` opens, such as `s3://…`, `gs://…`, `sftp://…`, `memory://…`.
 #
-# A file is there whole or not at all. It is made in a temporary file of this machine and then sent. An object store
-# shows an object when its last byte has arrived, so there it is sent under its name. Where half a file could be seen
-# (SFTP, SMB, HDFS) it is sent under a hidden name, and renamed when it is whole.
+# A file is written whole or not at all. It is made in a local temporary file and then sent. An object store shows an object
+# only when its last byte has arrived, so there it is sent under its name. Other systems (SFTP, SMB, HDFS) could show half a
+# file, so there it is sent under a hidden name and renamed at the end.
 #
-# Tensors are read by ranges of bytes: a few rows of a layer do not need the block they are in.
+# Tensors are read by byte ranges: reading a few rows of a layer does not read the whole block.
 
-_SHOWS_WHOLE = frozenset(
-    "s3 s3a gs gcs az abfs abfss adl oss obs cos r2 tos hf memory".split()
-)  # and what else is an object store
-_AT_FIRST = 1 << 16  # bytes that are read of a file to see what is in it
+_SHOWS_WHOLE = frozenset("s3 s3a gs gcs az abfs abfss adl oss obs cos r2 tos hf memory".split())  # and other object stores
+_AT_FIRST = 1 << 16  # bytes of a file that are read to find its header
 
 
 class RemoteStorage(Storage):
-    """Files in one folder that `fsspec` opens."""
+    """The files in a folder that `fsspec` opens."""
 
     def __init__(self, url: str) -> None:
         self.location = url.rstrip("/")
@@ -241,7 +238,7 @@ class RemoteStorage(Storage):
             is_file = self._files.isfile(self._root)
         except OSError:
             raise
-        except Exception as error:  # each library has errors of its own: no credentials, no such host
+        except Exception as error:  # each library has its own errors: no credentials, no such host
             raise InvalidArgument(f"{url} cannot be reached: {type(error).__name__}: {error}") from error
         if is_file:
             raise InvalidArgument(f"features are written into a folder; {url} is a file.")
@@ -251,13 +248,13 @@ class RemoteStorage(Storage):
 
         try:
             self._opened, self._root = fsspec.core.url_to_fs(self.location)
-        except (ImportError, ValueError) as error:  # a protocol that is not known, or whose library is missing
+        except (ImportError, ValueError) as error:  # an unknown protocol, or a missing library
             raise InvalidArgument(f"{self.location} cannot be opened: {error}.") from error
         self._process = os.getpid()
 
     @property
     def _files(self) -> Any:
-        """The file system; another one in a process that was forked, where the connections of this one are not to be used."""
+        """The file system. A forked process opens its own, because it must not use its parent's connections."""
         if self._process != os.getpid():
             self._open()
         return self._opened
@@ -289,12 +286,12 @@ class RemoteStorage(Storage):
             raise UnreadableFile(f"{self.location}/{name} cannot be read: {error}.") from None
 
     def size(self, name: str) -> int:
-        """How many bytes a file has. Raises FileNotFoundError where there is none."""
+        """The size of a file in bytes. Raises FileNotFoundError if there is none."""
         self._files.invalidate_cache()
         return int(self._files.size(self._path(name)))
 
     def read_range(self, name: str, begin: int, end: int) -> bytes:
-        """Bytes of a file, from a place to another."""
+        """Read a range of bytes of a file."""
         return bytes(self._files.cat_file(self._path(name), start=begin, end=end))
 
     # Writing --------------------------------------------------------------------------------------------------------
@@ -312,8 +309,8 @@ class RemoteStorage(Storage):
         return RemoteTensorsInWork(self, room)
 
     def send_file(self, path: Path) -> None:
-        """Send a file of this machine; it keeps its name."""
-        if "memory" in self._protocols:  # opened to be written to, a file would be there at once
+        """Send a local file under its own name."""
+        if "memory" in self._protocols:  # a memory file opened for writing would be visible at once
             self.write(path.name, path.read_bytes())
         else:
             self._send(path.name, lambda target: self._files.put_file(str(path), target))
@@ -334,7 +331,7 @@ class RemoteStorage(Storage):
             send(hidden)
             try:
                 files.mv(hidden, path)
-            except OSError:  # some do not rename in the place of another file
+            except OSError:  # some systems do not rename over an existing file
                 if not files.exists(path):
                     raise
                 files.rm_file(path)
@@ -357,7 +354,7 @@ class RemoteStorage(Storage):
 
 
 class RemoteTensorsInWork(TensorsInWork):
-    """A file of tensors that is made in a temporary folder of this machine, and sent when it is whole."""
+    """A file of tensors that is made in a local temporary folder, and sent when it is complete."""
 
     def __init__(self, storage: RemoteStorage, room: int) -> None:
         self._storage = storage
@@ -382,7 +379,7 @@ class RemoteTensorsInWork(TensorsInWork):
 
 
 class RemoteTensorFile(TensorFile):
-    """A file of tensors that is elsewhere. Each tensor, or part of one, is read when it is asked for."""
+    """A remote file of tensors. Each tensor, or part of it, is read when accessed."""
 
     def __init__(self, storage: RemoteStorage, name: str) -> None:
         self._storage, self._name = storage, name
@@ -422,14 +419,14 @@ class RemoteTensorFile(TensorFile):
         return data
 
 
-# Where features are: a folder of this machine, or a URL that `fsspec` opens.
+# Chooses the storage: a local folder, or a URL that `fsspec` opens.
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::|://)")
 _HERE = re.compile(r"(file|local)://", re.IGNORECASE)
 
 
 def open_storage(folder: str | os.PathLike[str]) -> Storage:
-    """The storage that a path or URL means."""
+    """The storage for a path or URL."""
     if not isinstance(folder, (str, os.PathLike)) or not str(folder):
         raise InvalidArgument(f"a folder is given by its path or URL; got {described(folder)}.")
     text = str(folder)

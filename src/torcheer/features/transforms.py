@@ -1,4 +1,4 @@
-"""What becomes of a layer's value before it is stored: a function of the user's, or one by name."""
+"""The arguments `transform=` (how a value is changed before it is stored) and `keep=` (which values and reducers are kept)."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ..reducers import KINDS, Reducer
 
 OneTransform = (
     str | Callable[..., object] | None
-)  # the name of one of `READY_MADE`, or a function of the tensor, or also of the batch
-GivenTransform = OneTransform | Mapping[str, OneTransform]  # what `transform=` takes
-Transform = Callable[[Tensor, Any, Tensor | None], Any]  # gets the value, the batch, and the attention mask if there is one
+)  # the name of a ready-made transform, or a function of the tensor, or of the tensor and the batch
+GivenTransform = OneTransform | Mapping[str, OneTransform]  # the argument `transform=`
+Transform = Callable[[Tensor, Any, Tensor | None], Any]  # (value, batch, attention mask or None) -> stored value
 
 
 def _mean(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
-    """The mean over positions: of [samples, positions, units] over positions that are no padding, of pictures over pixels."""
+    """The mean over positions: of [samples, positions, units] over positions that are not padding, of pictures over pixels."""
     if tensor.dim() < 3:
         return tensor
     is_float = tensor.is_floating_point()
-    # In half precision a sum overflows, and a count above 256 is not exact.
+    # In half precision a sum may overflow, and counts above 256 are not exact.
     values = tensor if tensor.is_complex() or (is_float and tensor.element_size() > 2) else tensor.float()
     if tensor.dim() > 3:
         found = values.flatten(2).mean(2)
@@ -42,7 +42,7 @@ def _mean(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
 
 
 def _max(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
-    """The largest value over positions, as `mean` chooses them."""
+    """The largest value over positions, with the same positions as `_mean`."""
     if tensor.is_complex():
         raise InvalidArgument('transform="max" takes numbers that have an order; a layer is complex. Use a function of yours.')
     if tensor.dim() < 3:
@@ -65,14 +65,14 @@ def _lowest(dtype: torch.dtype) -> float:
 
 
 def _first_token(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
-    """The value at the first position that is no padding."""
+    """The value at the first position that is not padding."""
     if not _fits(tensor, mask):
         return tensor[:, 0] if tensor.dim() > 2 else tensor
     return indexed(tensor, (torch.arange(len(tensor), device=tensor.device), _kept(mask)[..., 0].int().argmax(1)))
 
 
 def _last_token(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
-    """The value at the last position that is no padding."""
+    """The value at the last position that is not padding."""
     if not _fits(tensor, mask):
         return tensor[:, -1] if tensor.dim() > 2 else tensor
     kept = _kept(mask)[..., 0].int()
@@ -84,7 +84,7 @@ def _fits(tensor: Tensor, mask: Tensor | None) -> bool:
 
 
 def _kept(mask: Tensor | None) -> Tensor:
-    """Which positions are no padding, [samples, positions, 1]."""
+    """True for positions that are not padding, [samples, positions, 1]."""
     assert mask is not None
     return mask.bool().unsqueeze(-1)
 
@@ -93,7 +93,7 @@ READY_MADE: dict[str, Transform] = {"mean": _mean, "max": _max, "first_token": _
 
 
 def transforms_by_name(transform: Any, names: list[str], keys: Mapping[str, str]) -> dict[str, Transform]:
-    """By the name of a stored layer, what becomes of its value. `keys` are the keys that the names came from, as text."""
+    """Maps names of stored layers to their transforms. `keys` maps the names to their keys, as text."""
     if transform is None:
         return {}
     if not isinstance(transform, Mapping):
@@ -108,7 +108,7 @@ def transforms_by_name(transform: Any, names: list[str], keys: Mapping[str, str]
 
 
 def names_meant(key: Any, names: list[str], keys: Mapping[str, str], who: str) -> list[str]:
-    """The stored layers that are meant by a name, or by the key that they came from."""
+    """The stored layers with this name, or with this key."""
     meant = [name for name in names if name == str(key)] or [name for name in names if keys[name] == str(key)]
     if not meant:
         hint = did_you_mean(key, dict.fromkeys([*names, *keys.values()]))
@@ -132,32 +132,32 @@ def _parsed(value: Any) -> Transform:
 
 
 def _takes_batch(function: Callable[..., Any]) -> bool:
-    """Whether a function wants the batch: it requires a second argument, or has one that is named so."""
+    """True if a function takes the batch: its second argument is required, or is named `batch`."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # a function of C's
+    except (TypeError, ValueError):  # a function written in C
         return False
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return len(positional) > 1 and (positional[1].default is inspect.Parameter.empty or positional[1].name == "batch")
 
 
-# What `keep=` means: of which layers values are stored, and which reducers they go through.
+# The argument `keep=`: which layers' values are stored, and which reducers run on them.
 
 ACTIVATIONS = "activations"
 OneKept = Reducer | type[Reducer] | Literal["activations"]
 KeptOfLayer = OneKept | Sequence[OneKept] | None
-GivenKeep = KeptOfLayer | Mapping[str, KeptOfLayer]  # what `keep=` takes
+GivenKeep = KeptOfLayer | Mapping[str, KeptOfLayer]  # the argument `keep=`
 
 
 @dataclass(frozen=True)
 class Keeping:
-    """By layer: whether its values are stored, and its reducers."""
+    """For each layer: whether its values are stored, and its reducers."""
 
     stored: list[str]
     reducers: dict[str, list[Reducer]]
 
     def describe(self) -> dict[str, Any]:
-        """In values that JSON has."""
+        """A JSON description."""
         return {
             "stored": self.stored,
             "reducers": {name: [one.describe() for one in some] for name, some in self.reducers.items()},
@@ -165,7 +165,7 @@ class Keeping:
 
 
 def parse_keep(keep: Any, names: list[str], origins: Mapping[str, str]) -> Keeping:
-    """Read what was given. Layers that a mapping does not name are stored."""
+    """Parse the argument. Layers that a mapping does not name are stored."""
     by_name: dict[str, list[Any]] = {name: [ACTIVATIONS] for name in names}
     if isinstance(keep, Mapping):
         for key, value in keep.items():

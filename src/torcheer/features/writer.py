@@ -1,8 +1,8 @@
-"""Writes blocks behind the model: a thread of its own, fed through a queue that holds a limited number of bytes.
+"""Writes blocks in a thread of its own, fed by a queue of limited size in bytes.
 
-A block is one safetensors file. A column of it (a layer, labels) is a run of tensors `name#0`, `name#1`, …: batches whose
-samples have the same shape, put together until they are large enough to be read at once. So shapes may differ between batches,
-and a block is never in memory as a whole.
+A block is one safetensors file. A column (a layer, labels) is stored as tensors `name#0`, `name#1`, …: batches whose samples
+have the same shape, joined until they are large enough for one read. So shapes may differ between batches, and a block is
+never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from .._files.tensor_files import NAMES
 from ..errors import NotWritten
 from .storage import ODD, Storage, TensorsInWork
 
-QUEUE = 256 << 20  # bytes that wait to be written; or three batches, where they are larger
+QUEUE = 256 << 20  # bytes in the queue at most, or three batches if these are larger
 _BATCHES = 3
-_LIMIT = 1800.0  # seconds in which a folder takes at least a batch, or the end of a block, which may be sent far away
+_LIMIT = 1800.0  # seconds in which a folder must accept a batch or the end of a block, which may be sent far away
 _LAST = 60.0  # the same after an error or an interrupt
-_TOGETHER = 1 << 20  # bytes of a column that are written together
-_NICE = 5  # with 8 threads of torch on 8 cores an extraction of ResNet-50 took 1.15 times the plain loop, and 1.07 with this
+_TOGETHER = 1 << 20  # bytes of a column that are written at once
+_NICE = 5  # on 8 cores with 8 torch threads, extracting ResNet-50 took 1.15 times the plain loop without this, and 1.07 with it
 
 
 @dataclass
 class _Step:
-    """Something to do: add tensors to the block in work, or end it."""
+    """A task for the thread: add tensors to the unfinished block, or finish the block."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    event: Any = None  # when the tensors are there, where they come from a device
+    event: Any = None  # when copies from a device are ready
     size: int = 0
-    name: str = ""  # of the block that ends
+    name: str = ""  # the name of the finished block
     metadata: Mapping[str, str] = field(default_factory=dict)
     before: Callable[[], None] | None = None  # called before the block gets its name
 
@@ -48,29 +48,29 @@ class BlockWriter:
     """Writes the blocks of one process, one after the other.
 
     Args:
-        storage: where to.
-        room: bytes that are left for the header of a block.
-        written: called with the number of bytes that were written since the last call; less than 0 where a block is given up.
+        storage: the folder.
+        room: bytes that are reserved for the header of a block.
+        written: called with the number of bytes written since the last call; negative if a block is given up.
     """
 
     def __init__(self, storage: Storage, room: int, written: Callable[[int], None], most: int = QUEUE) -> None:
         self._storage, self._room, self._written, self._most = storage, room, written, most
         self._steps: deque[_Step] = deque()
-        self._waiting = 0  # bytes in the queue, and of what is being written
+        self._waiting = 0  # bytes in the queue and being written
         self._changed = Condition()
         self._is_closing = False
         self._is_over = False
-        self._finished = 0  # steps
+        self._finished = 0  # number of finished steps
         self._error: BaseException | None = None
         self._streams: dict[torch.device, Any] = {}
-        self._thread: Thread | None = None  # begins with the first batch, after the workers of a DataLoader
+        self._thread: Thread | None = None  # starts with the first batch, after the workers of a DataLoader
 
-    # What the model's thread does -----------------------------------------------------------------------------------
+    # Called by the model's thread ---------------------------------------------------------------------------------------
 
     def add(self, tensors: Mapping[str, Tensor]) -> None:
-        """Add the columns of a batch to the block in work. Nobody may write to these tensors any more.
+        """Add the columns of a batch to the unfinished block. Do not write to these tensors afterwards.
 
-        Waits while too much is in the queue. Raises what went wrong in writing, and where nothing is written any more.
+        Waits while the queue is full. Raises errors of the writing thread, also if the folder accepts no more data.
         """
         size = sum(tensor.nbytes for tensor in tensors.values())
         with self._changed:
@@ -83,7 +83,7 @@ class BlockWriter:
         self._put(step)
 
     def finish(self, name: str, metadata: Mapping[str, str], before: Callable[[], None] | None = None) -> None:
-        """End the block in work: it gets its name when it is written."""
+        """Finish the block; it gets its name when it is written."""
         self._raise()
         self._put(_Step(name=name, metadata=metadata, before=before))
 
@@ -93,7 +93,7 @@ class BlockWriter:
         self._raise()
 
     def abandon(self) -> None:
-        """Write the blocks that are whole, and drop the block in work. What cannot be written soon is given up, too."""
+        """Write the finished blocks, and drop the unfinished block. Gives up on blocks that cannot be written soon."""
         with self._changed:
             while self._steps and not self._steps[-1].name:
                 self._steps.pop()
@@ -107,13 +107,13 @@ class BlockWriter:
             self._wait(lambda: self._thread is None or self._is_over, limit)
 
     def _wait(self, is_so: Callable[[], bool], limit: float) -> None:
-        """Wait until something is so or went wrong, at most as long as the thread finishes a step in each `limit` seconds."""
+        """Wait until a condition holds or an error occurs, as long as the thread finishes a step in each `limit` seconds."""
         finished = self._finished
         while not self._changed.wait_for(lambda: self._is_over or is_so(), limit):
             if self._finished == finished:
                 self._error = self._error or _NoAnswer(
-                    f"features cannot be written to {self._storage.location}: it has taken nothing for {limit:g} s. The blocks "
-                    "that are there are kept; extract again when it answers."
+                    f"features cannot be written to {self._storage.location}: it has accepted no data for {limit:g} s. The "
+                    "blocks in it are kept; extract again when it answers."
                 )
                 return
             finished = self._finished
@@ -132,7 +132,7 @@ class BlockWriter:
             raise self._error
 
     def _in_main_memory(self, tensors: dict[str, Tensor]) -> _Step:
-        """Copies of tensors of a device, made on a stream of their own: the model's stream does not wait for them."""
+        """Copies of device tensors in main memory, made on a stream of their own, so that the model's stream does not wait."""
         devices = {one.device for one in tensors.values() if one.device.type == "cuda"}
         if not devices:
             return _Step({name: one if one.is_cpu else one.cpu() for name, one in tensors.items()})
@@ -152,7 +152,7 @@ class BlockWriter:
                 events.append(stream.record_event())
         return _Step({name: found.get(name, one) for name, one in tensors.items()}, events)
 
-    # What the writing thread does -----------------------------------------------------------------------------------
+    # Called by the writing thread ---------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -165,7 +165,7 @@ class BlockWriter:
 
     def _write_steps(self) -> None:
         work: _BlockInWork | None = None
-        told = 0  # bytes of the block in work that `written` knows of
+        told = 0  # bytes of the unfinished block that `written` was called with
         while self._error is None and (step := self._next()) is not None:
             try:
                 for event in step.event or ():
@@ -175,7 +175,7 @@ class BlockWriter:
                 size = work.finish(step) if step.name else work.size
                 self._written(size - told)
                 work, told = (None, 0) if step.name else (work, size)
-            except BaseException as error:  # raised again in the thread of the model
+            except BaseException as error:  # raised again in the model's thread
                 with self._changed:
                     self._error = error
                     self._steps.clear()
@@ -197,29 +197,29 @@ class BlockWriter:
 
 
 class _NoAnswer(NotWritten):
-    """The folder takes nothing any more."""
+    """The folder accepts no more data."""
 
 
 def _give_way() -> None:
-    """This thread lets others go first where all cores are busy: each piece that torch computes waits for its slowest core."""
-    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+    """Lower this thread's priority: if all cores are busy, torch's parallel work waits for the slowest core."""
+    if sys.platform == "linux":  # elsewhere threads have no priority of their own
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, get_native_id(), _NICE)
 
 
 class _BlockInWork:
-    """A block that is being written, with the tensors of each column that are too small to be written yet."""
+    """The block that is being written, with the tensors of each column that are still too small to write."""
 
     def __init__(self, file: TensorsInWork) -> None:
         self._file = file
         self._pending: dict[str, list[Tensor]] = {}
         self._sizes: dict[str, int] = {}
         self._counts: dict[str, int] = {}
-        self._odd: dict[str, str] = {}  # columns of a type that safetensors has no name for
+        self._odd: dict[str, str] = {}  # columns of a dtype that safetensors lacks
 
     @property
     def size(self) -> int:
-        """How many bytes are in the file."""
+        """The size of the file in bytes."""
         return self._file.size
 
     def add(self, tensors: Mapping[str, Tensor]) -> None:

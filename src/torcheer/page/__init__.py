@@ -1,4 +1,4 @@
-"""The browser viewer: a history as one payload of plain values, and one HTML file that shows it, offline."""
+"""The browser viewer: converts a history to a payload of plain values, and to one HTML file that shows it offline."""
 
 from .graph_page import Page as Page
 from .graph_page import make_page as make_page

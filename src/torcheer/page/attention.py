@@ -1,4 +1,4 @@
-"""Patterns of attention heads as the page shows them: small maps, eight bits a pixel, of the first sample."""
+"""Attention patterns for the page: for the first sample, a small map per head with eight bits per pixel."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ..log.operation import OperationFacts
 from .document import packed
 from .schema import Plain, lean
 
-_SIDES = (48, 40, 32, 24, 16)  # pixels of a map
-_HEADS = (64, 32, 16, 8, 4, 2, 1)  # of one attention that are shown, where not all fit
+_SIDES = (48, 40, 32, 24, 16)  # possible sides of a map, in pixels
+_HEADS = (64, 32, 16, 8, 4, 2, 1)  # possible numbers of heads shown per attention
 _PIXELS = 160_000  # of all maps of a page
-_READ = 4  # queries that one row of pixels averages, at most
-_MOST_SCORES = 1 << 27  # that are worked out of one attention
+_READ = 4  # queries that one row of pixels averages at most
+_MOST_SCORES = 1 << 27  # scores computed per attention at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class _Planned:
 
 
 def add_patterns(index: Index, nodes: tuple[Node, ...], plains: list[Plain], room: int) -> tuple[int, int]:
-    """Add the patterns of every attention whose activations were kept, until they take `room` bytes of a page.
+    """Add the patterns of every attention whose activations were kept, as long as they fit into `room` bytes of a page.
 
-    Returns the bytes they take, and how many attentions are left out.
+    Returns the bytes they take, and the number of attentions left out.
     """
     planned = [found for node, plain in zip(nodes, plains, strict=True) if (found := _planned(index, node, plain)) is not None]
     side, heads = _fitting(planned)
@@ -62,7 +62,7 @@ def _planned(index: Index, node: Node, plain: Plain) -> _Planned | None:
     operation = OperationFacts(index, node.operations[0])
     try:
         found = attention_of(operation) if is_attention(operation) else None
-    except TorcheerError:  # what it needs was not kept, or changed since
+    except TorcheerError:  # an activation it needs was not kept, or changed since
         return None
     if found is None or operation.tensor_contents.is_meta:
         return None
@@ -70,7 +70,7 @@ def _planned(index: Index, node: Node, plain: Plain) -> _Planned | None:
 
 
 def _fitting(planned: list[_Planned]) -> tuple[int, int]:
-    """The side of a map and the number of heads of each attention with which all maps fit into a page."""
+    """The side of a map and the number of heads with which all maps fit into a page."""
     sizes = [(side, _HEADS[0]) for side in _SIDES] + [(_SIDES[-1], heads) for heads in _HEADS[1:]]
     fitting = (size for size in sizes if sum(one.pixels(*size) for one in planned) <= _PIXELS)
     return next(fitting, sizes[-1])
@@ -103,7 +103,7 @@ def _patterns(attention: Attention, side: int, heads: int) -> Plain | None:
 
 
 def _summed(pattern: Tensor, queries: int, step: int, height: int, width: int) -> Tensor:
-    """The mean of several queries in a row, the sum of several keys in a column. Rows still add up to 1."""
+    """Averages neighbouring queries into rows and sums neighbouring keys into columns, so that rows still sum to 1."""
     rows = [-(-edge // step) for edge in _edges(queries, height)]
     columns = _edges(pattern.shape[-1], width)
     by_keys = torch.stack([pattern[..., a:b].sum(-1) for a, b in pairwise(columns)], -1)

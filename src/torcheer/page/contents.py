@@ -1,4 +1,4 @@
-"""Where things ran: call stacks, with files and lines by number, and the lines of code that they name."""
+"""Makes the parts of a payload: call stacks and files, runs of equal blocks, nodes, edges and modules."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from ..log.param import Param
 from ..log.records import ModuleCall
 from .schema import Plain, lean
 
-Frame = list[Any]  # file, line, function
+Frame = list[Any]  # [file, line, function]
 
-_LONGEST_LINE = 400  # characters of a line
+_LONGEST_LINE = 400  # characters of a source line
 
 
-class Places:
-    """The files and call stacks of one payload. Each site and each module call is looked up once."""
+class CallStacks:
+    """The files and call stacks of one payload. Each site and each module call is resolved once."""
 
     def __init__(self) -> None:
         self._files: dict[str, int] = {}
         self._sources: list[Sources] = []
         self._lines: list[set[int]] = []
         self._is_torch: list[bool] = []
-        self._handing_on: set[tuple[int, int]] = set()  # file and line of those that only hand a torch function's call on
+        self._handing_on: set[tuple[int, int]] = set()  # (file, line) of lines that only pass a torch function's call to a mode
         self._sites: dict[int, list[Frame]] = {}
         self._calls: dict[int, list[Frame]] = {}
         self._stacks: dict[Place, tuple[list[Frame], int]] = {}
 
     def stack(self, place: Place) -> tuple[list[Frame], int]:
-        """The call stack, outermost first, and which of its lines is the program's own innermost one."""
+        """The call stack, outermost first, and the index of the innermost line of the user's program (-1 if none)."""
         found = self._stacks.get(place)
         if found is None:
             frames = self._around(place.module) + self._at(place.site)
@@ -46,7 +46,7 @@ class Places:
         return found
 
     def line(self, place: Place) -> list[int] | None:
-        """File and line of the program's own innermost line."""
+        """File and line of the innermost line of the user's program."""
         frames, own = self.stack(place)
         return frames[own][:2] if own >= 0 else None
 
@@ -57,7 +57,7 @@ class Places:
         return next(own, next(calling, last))
 
     def _around(self, call: ModuleCall | None) -> list[Frame]:
-        """The stack up to the call of a module."""
+        """The stack up to a module call."""
         waiting: list[ModuleCall] = []
         while call is not None and call.number not in self._calls:
             waiting.append(call)
@@ -86,7 +86,7 @@ class Places:
         return frames
 
     def files(self) -> list[dict[str, Any]]:
-        """Every file that was named, with the lines around those that were."""
+        """Every file in the stacks, with the lines around those in the stacks."""
         return [{"path": path, "lines": self._code(path, number)} for path, number in self._files.items()]
 
     def _code(self, path: str, number: int) -> dict[str, str]:
@@ -95,16 +95,16 @@ class Places:
         return {str(line): text[:_LONGEST_LINE] for line, text in found.items() if text is not None}
 
 
-# What the page draws as one: equal blocks that follow one another, and equal inputs or outputs.
+# Groups that the page draws as one: consecutive equal blocks, and equal inputs or outputs.
 
 _LONGEST_BLOCK = 8  # module calls and operations
 
 
 def runs_in(graph: Graph) -> list[Plain]:
-    """Every run of equal blocks, outer ones first, as the numbers of the nodes that its blocks begin with."""
+    """Every run of equal blocks, outer runs first, as the numbers of the first nodes of its blocks."""
     numbers = {node.key: number for number, node in enumerate(graph.all_nodes)}
     boxes = {box.key: number for number, box in enumerate(graph.all_boxes)}
-    found: list[tuple[int, list[int]]] = []  # of a run: the size of its blocks, where these begin
+    found: list[tuple[int, list[int]]] = []  # for each run: the size of its blocks, and their first nodes
     made: list[Plain] = []
     for run in runs_of(graph, _LONGEST_BLOCK):
         if not _is_in_one_piece(run, numbers):
@@ -130,7 +130,7 @@ def _is_in_one_piece(run: Run, numbers: dict[str, int]) -> bool:
 
 
 def _offsets(start: int, found: list[tuple[int, list[int]]]) -> list[int]:
-    """The distances from a run inside the first block of other runs to its copies in their other blocks."""
+    """The distances from a run inside the first block of other runs to its copies in the other blocks."""
     offsets = [0]
     for size, starts in found:
         if starts[0] <= start < starts[0] + size:
@@ -139,14 +139,14 @@ def _offsets(start: int, found: list[tuple[int, list[int]]]) -> list[int]:
 
 
 def ports_in(graph: Graph) -> list[Plain]:
-    """Every group of equal inputs, and of equal outputs, as the numbers of their nodes."""
+    """Every group of equal inputs or equal outputs, as the numbers of their nodes."""
     numbers = {node.key: number for number, node in enumerate(graph.all_nodes)}
     return [
         {"name": group.name, "nodes": [numbers[node.key] for node in group.nodes]} for group in equal_ports(graph.all_nodes)
     ]
 
 
-# The nodes, edges and modules of a payload: plain values by number; empty and default values are left out.
+# Nodes, edges and modules of a payload: plain values by number, without empty and default values.
 
 _LONGEST = 400  # characters of a call's arguments
 # Categories of nodes that are not torch functions.
@@ -163,12 +163,12 @@ _LONGEST_ERROR = 4000
 
 
 class Contents:
-    """Makes the parts of one payload; what nodes, edges and modules share is worked out once."""
+    """Makes the parts of one payload. Facts that nodes, edges and modules share are computed once."""
 
     def __init__(self, index: Index, graph: Graph, cost: Cost) -> None:
         self.index = index
         self.graph = graph
-        self.places = Places()
+        self.stacks = CallStacks()
         self._boxes = {box.key: number for number, box in enumerate(graph.all_boxes)}
         self._nodes = {node.key: number for number, node in enumerate(graph.all_nodes)}
         self._words = [words_of(node) for node in graph.all_nodes]
@@ -183,7 +183,7 @@ class Contents:
     def _node(self, number: int, node: Node) -> Plain:
         expense = self._expenses[number]
         known = expense if expense is not None and not expense.unknown else None
-        stack, source = self.places.stack(node.place) if node.place is not None else ([], -1)
+        stack, source = self.stacks.stack(node.place) if node.place is not None else ([], -1)
         operation = node.operations[0] if node.operations else -1
         return lean(
             "node",
@@ -290,11 +290,11 @@ class Contents:
             "seconds": _rounded(box.seconds),
             "input_shapes": list(box.input_shapes),
             "output_shapes": list(box.output_shapes),
-            "source": self.places.line(box.place) if box.place is not None else None,
+            "source": self.stacks.line(box.place) if box.place is not None else None,
         }
 
     def _spans(self) -> list[tuple[int, int]]:
-        """The first node inside each box, and the node after the last; -1 and -1 for a box without nodes."""
+        """For each box: its first node, and the node after its last; (-1, -1) for a box without nodes."""
         found: dict[str, tuple[int, int]] = {}
         for number, node in enumerate(self.graph.all_nodes):
             for key in node.modules:
@@ -319,7 +319,7 @@ def _python_read(read: PythonRead) -> str:
 
 
 def category_of(node: Node) -> str:
-    """What kind of step a node is, for its colour. A step that computes with parameters is a layer."""
+    """The category of a node, for its colour. Arithmetic with parameters counts as a layer."""
     if node.kind in _BY_KIND:
         return _BY_KIND[node.kind]
     found = node.facts.category if node.facts is not None else "arithmetic"
@@ -337,12 +337,12 @@ def words_of(node: Node) -> str:
 
 
 def cut(text: str, longest: int = _LONGEST) -> str:
-    """A text that is not too long."""
+    """The text, cut to `longest` characters."""
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def _digest(names: tuple[str, ...]) -> str:
-    """Twelve characters that stand for some names, the same in every process."""
+    """A twelve-character digest of some names, the same in every process."""
     return blake2b(repr(names).encode("utf-8", "backslashreplace"), digest_size=6).hexdigest()
 
 
@@ -351,7 +351,7 @@ def _rounded(seconds: float) -> float:
 
 
 def _held_params(index: Index) -> dict[str, tuple[tuple[str, ...], int]]:
-    """By address: the parameters registered there and below, by their first names, and how many values they have."""
+    """For each address: the names of the parameters at or below it, and their number of values."""
     sizes: dict[str, int] = {}
     held: dict[str, set[str]] = {}
     for address, module in index.log.registered.items():
@@ -361,7 +361,7 @@ def _held_params(index: Index) -> dict[str, tuple[tuple[str, ...], int]]:
                 name = index.state_names[id(tensor)][0]
                 own.add(name)
                 sizes[name] = 0 if is_lazy(tensor) else tensor.numel()
-    for address in reversed(held):  # a module is registered before those inside it
+    for address in reversed(held):  # a module is registered before the modules inside it
         for child in index.module_children[address]:
             held[address] |= held[child]
     return {address: (tuple(sorted(names)), sum(sizes[name] for name in names)) for address, names in held.items()}

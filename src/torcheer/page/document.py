@@ -1,7 +1,7 @@
-"""One HTML file that holds a browser program and its data, and works offline.
+"""One HTML file with a browser program and its data, which works offline.
 
-The programs are built from web/ into static/, which packages have and git does not keep. A page may run no script but its own,
-nor load anything; its data are base64 or JSON in elements that browsers do not run, and its title is escaped.
+The programs are built from web/ into static/, which packages contain and git ignores. A page may run only its own script and
+load nothing; its data are base64 or JSON in elements that browsers do not run, and its title is escaped.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A browser program: one script, one style sheet and the elements it fills, as they stand inside an HTML page."""
+    """A browser program: a script, a style sheet and the HTML body they use."""
 
     script: str
     style: str
@@ -62,7 +62,7 @@ class Bundle:
         return len(self.page("", {}).encode()) + 6 * _LONGEST_TITLE
 
     def page(self, title: str, data: Mapping[str, str]) -> str:
-        """The whole page. Every entry of `data` is the text of an element with that id: base64, or JSON without `<`."""
+        """The whole page. Each entry of `data` is the text of an element with that id: base64, or JSON without `<`."""
         blocks = [f'<script type="application/octet-stream" id="{name}">{text}</script>' for name, text in data.items()]
         return _PAGE.format(
             policy=_POLICY.format(script=hash_of(self.script), style=hash_of(self.style)),
@@ -75,7 +75,7 @@ class Bundle:
 
 
 def read_bundle(program: Program, folder: Path | None = None) -> Bundle:
-    """A program that came with the package, or that is in another folder."""
+    """A program from the package, or from another folder."""
     place = folder if folder is not None else resources.files(__package__) / "static"
     try:
         script, style, body = ((place / f"{program}.{kind}").read_text(encoding="utf-8") for kind in ("js", "css", "html"))
@@ -87,9 +87,9 @@ def read_bundle(program: Program, folder: Path | None = None) -> Bundle:
 
 
 def packed(data: bytes) -> str:
-    """Bytes as text that stands in a page: compressed by zlib, in base64. The page unpacks it with `DecompressionStream`.
+    """Bytes as text for a page: compressed by zlib, in base64. The page unpacks it with `DecompressionStream`.
 
-    The level is zlib's own, 6; 9 takes five times as long for one part in a hundred.
+    Level 6, zlib's default: 9 takes five times as long and saves one percent.
     """
     return base64.b64encode(zlib.compress(data)).decode("ascii")
 
@@ -101,12 +101,13 @@ def plain_title(title: str) -> str:
 
 
 def _inlined(text: str, element: str) -> str:
-    """Text as it can stand in an element: nothing in it ends the element or opens a comment."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")  # as a browser reads it, or no hash fits
+    """Text that can stand in this element: nothing in it ends the element or opens a comment."""
+    # normalised like in a browser, so that the hash matches
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
     text = re.sub(f"</(?={element})", r"<\\/", text, flags=re.IGNORECASE)
     return text.replace("<!--", r"\x3c!--") if element == "script" else text
 
 
 def hash_of(text: str) -> str:
-    """The hash by which a page's policy allows a script or style in the page."""
+    """The hash with which a page's policy allows its script or style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

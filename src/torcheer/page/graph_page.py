@@ -1,6 +1,6 @@
-"""One HTML file that shows a history, offline: the graph program and the payload, compressed.
+"""Makes, reads and shows the page of a history: one offline HTML file with the graph program and the compressed payload.
 
-Nothing of a history is ever written into the page as text, but for its title, which is escaped.
+No data of a history is written into the page as text, except its title, which is escaped.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .values import Metrics
 
 Viewable = Recorded | Mapping[str, Any]
 
-_FRAME_HEIGHT = 640  # pixels, in a notebook
+_FRAME_HEIGHT = 640  # in a notebook
 
 
 class Page:
-    """A page that shows a history. A notebook shows it; `save` writes it.
+    """A page that shows a history. A notebook displays it; `save` writes it.
 
     >>> import torch, torcheer
     >>> from torcheer.page import make_page
@@ -48,11 +48,11 @@ class Page:
         return self._bundle.page(self.title, dict(zip(("payload", "payload-2"), self._packed, strict=False)))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page to a file, which is there whole or not at all."""
+        """Write the page to a file, whole or not at all."""
         return write_whole(output_path(path, "page", "model.html", "html"), self.html.encode(), "page")
 
     def _repr_html_(self) -> str:
-        """The page inside a notebook, in a frame that can reach nothing of it."""
+        """The page in a sandboxed frame, which cannot access the notebook."""
         return (
             f'<iframe title="{html.escape(self.title)}" sandbox="allow-scripts allow-downloads" allowfullscreen '
             f'style="width:100%;height:{_FRAME_HEIGHT}px;border:1px solid #8884;border-radius:6px" '
@@ -76,7 +76,7 @@ def make_page(
     metrics: Metrics | None = None,
     bundle: Bundle | None = None,
 ) -> Page:
-    """The page of a history, or of two side by side. The arguments are those of `to_html`."""
+    """The page of a history, or of two side by side. Arguments as for `to_html`."""
     check_limit(max_bytes)
     bundle = bundle or read_bundle("graph")
     shown = [history] if compare is None else [history, compare]
@@ -108,7 +108,7 @@ def to_html(
     max_bytes: int = MAX_BYTES,
     metrics: Metrics | None = None,
 ) -> Path:
-    """Write one HTML file that shows a history: it opens in any browser, offline, and needs nothing else.
+    """Write one HTML file that shows a history: any browser opens it offline.
 
     >>> import tempfile, torch, torcheer
     >>> from torcheer.page import to_html
@@ -116,20 +116,20 @@ def to_html(
     ...     to_html(torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(2)), f"{folder}/relu.html").name
     'relu.html'
 
-    The arguments are those of `ModelHistory.to_html`; `history` and `compare` may also be payloads (`payload_of`).
+    Arguments as for `ModelHistory.to_html`; `history` and `compare` may also be payloads (`payload_of`).
     """
-    target = output_path(path, "page", "model.html", "html")  # what is wrong is told before the work
+    target = output_path(path, "page", "model.html", "html")  # a wrong path raises before the work
     page = make_page(history, compare=compare, title=title, previews=previews, max_bytes=max_bytes, metrics=metrics)
     return page.save(target)
 
 
-# Reads a payload from a file, and says what is wrong with a file that is not one.
+# Reads a payload from a file, and explains what is wrong with other files.
 
 MOST_PAYLOAD = 1 << 30  # bytes: some hundred thousand operations
 
 
 def read_payload(path: str | os.PathLike[str]) -> Plain:
-    """The payload in a file that `history.to_json(path)` wrote.
+    """The payload in a file written by `history.to_json(path)`.
 
     >>> import tempfile, torch, torcheer
     >>> from torcheer.page import read_payload
@@ -138,7 +138,7 @@ def read_payload(path: str | os.PathLike[str]) -> Plain:
     ...     read_payload(f"{folder}/relu.json")["title"]
     'ReLU'
 
-    Raises `InvalidArgument` for anything else, and for a version this torcheer cannot read. Nothing in a file is ever run.
+    Raises `InvalidArgument` for other files, and for versions that this torcheer cannot read. Nothing in a file is ever run.
     """
     name = str(Path(path))
     try:
@@ -155,7 +155,7 @@ def read_payload(path: str | os.PathLike[str]) -> Plain:
 
 
 def check_payload(found: Any, name: str = "the payload") -> Plain:
-    """Returns what it is given, if that is a payload that this version of the viewer can read, and raises otherwise."""
+    """Return the argument if it is a payload that this version can read; otherwise raise."""
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         said = f" (its format is {found['format']!r:.60})" if isinstance(found, dict) and "format" in found else ""
         raise InvalidArgument(f"{name} is not a history for the viewer{said}: history.to_json(path) writes those.")
@@ -175,9 +175,9 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"it contains {constant}")
 
 
-# Shows a page: in the notebook, in a browser, or, where there is no screen, as a file whose path is printed.
+# Shows a page: in the notebook, in a browser, or, without a screen, as a file whose path is printed.
 
-_NOTEBOOK_BYTES = 4_000_000  # a notebook is saved with what it shows
+_NOTEBOOK_BYTES = 4_000_000  # a notebook stores the pages it shows
 
 
 def show(
@@ -189,9 +189,9 @@ def show(
     max_bytes: int | None = None,
     metrics: Metrics | None = None,
 ) -> Page:
-    """Show a history in the viewer: in the notebook; elsewhere as `torcheer_<model>.html`, opened where there is a screen.
+    """Show a history in the viewer: in the notebook, or as `torcheer_<model>.html`, opened if there is a screen.
 
-    The arguments are those of `to_html`; in a notebook a page takes 4 MB at most unless `max_bytes` says otherwise.
+    Arguments as for `to_html`; in a notebook a page has at most 4 MB by default.
     """
     is_notebook = notebook() is not None
     limit = max_bytes if max_bytes is not None else _NOTEBOOK_BYTES if is_notebook else MAX_BYTES

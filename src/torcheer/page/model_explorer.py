@@ -1,4 +1,4 @@
-"""A history as a graph of Google's Model Explorer: the JSON it opens, modules as layers, and figures to colour nodes by."""
+"""Exports a history to Google's Model Explorer: its graph as JSON with modules as namespaces, and figures of nodes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .values import Values
 
 
 def to_model_explorer(history: Recorded, path: str | os.PathLike[str] | None = None, *, node_data: bool = True) -> Plain:
-    """A history's graph as Model Explorer reads it, also written to a file if there is a path.
+    """A history's graph for Model Explorer; with a path it is also written to a file.
 
-    With `node_data`, files with figures of every node lie beside it: of `net.json`, `net.time.json`, `net.flops.json`,
-    `net.memory.json`, `net.norm.json` and, after a backward pass, `net.gradient.json`; those of which nothing is known are not
-    written. `model-explorer net.json --node_data_paths=net.time.json,net.flops.json` opens them.
+    With `node_data`, files with figures of every node are written beside it: for `net.json`, `net.time.json`,
+    `net.flops.json`, `net.memory.json`, `net.norm.json` and, after a backward pass, `net.gradient.json`. A figure without
+    any known value has no file. `model-explorer net.json --node_data_paths=net.time.json,net.flops.json` opens them.
 
     >>> import torch, torcheer
     >>> from torcheer.page import to_model_explorer
@@ -33,8 +33,9 @@ def to_model_explorer(history: Recorded, path: str | os.PathLike[str] | None = N
     >>> [(node["id"], node["namespace"]) for node in found["graphs"][0]["nodes"]]
     [('input_1_0:1', ''), ('linear_1_1:1', '0'), ('relu_1_2:1', '1'), ('output_1_3:1', '')]
 
-    A node is in the namespace of the innermost module it ran in: `features.6` is `features/6`. A module that ran several times
-    has one for each call: `fc:2`. Equal outputs, such as a cache, are in one of their container: `past_key_values`.
+    A node is in the namespace of its innermost module: `features.6` is `features/6`. A module that ran several times has one
+    namespace for each call: `fc:2`. Equal outputs, such as a cache, are in a namespace of their container:
+    `past_key_values`.
     """
     graph = history.graph
     found = {"label": graph.title, "graphs": [{"id": graph.title, "nodes": _nodes(graph)}]}
@@ -48,7 +49,7 @@ def to_model_explorer(history: Recorded, path: str | os.PathLike[str] | None = N
 
 
 def node_data_of(history: Recorded) -> dict[str, Plain]:
-    """Figures of a history's nodes, by name, each as Model Explorer's file of node data.
+    """Figures of a history's nodes, by name, each in Model Explorer's format for node data.
 
     >>> import torch, torcheer
     >>> from torcheer.page import node_data_of
@@ -104,7 +105,7 @@ def _nodes(graph: Graph) -> list[Plain]:
 
 
 def _ends(graph: Graph, node: Node) -> Plain:
-    """The edges that enter a node, one for each argument, and what is known of what enters and leaves."""
+    """The edges into a node, one for each argument, and the metadata of its inputs and outputs."""
     edges = [(edge, position) for edge in graph.edges_in.get(node.key, ()) for position in _positions(edge)]
     return {
         "incomingEdges": [

@@ -1,4 +1,4 @@
-"""A history as one payload of plain values: what the viewer reads, as docs/viewer_format.md describes it."""
+"""Converts a history to one payload of plain values, which the viewer reads; docs/viewer_format.md describes it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .document import packed
 from .schema import FORMAT, VERSION, Plain, lean
 from .values import Metrics, Values, Weights
 
-MAX_BYTES = 12_000_000  # of a page that a browser opens at once
-_WORDS = 1_000  # bytes that are left for saying what is left out
+MAX_BYTES = 12_000_000  # for a page that browsers open without delay
+_WORDS = 1_000  # bytes reserved for the text about omitted parts
 
 
 class Recorded(HoldsRun, Protocol):
-    """What the viewer reads of a history."""
+    """The part of a history that the viewer reads."""
 
     @property
     def graph(self) -> Graph: ...
@@ -59,7 +59,7 @@ class Recorded(HoldsRun, Protocol):
 def payload_of(
     history: Recorded, *, previews: bool = True, max_bytes: int = MAX_BYTES, metrics: Metrics | None = None
 ) -> Plain:
-    """A history as plain values that JSON can hold: what the viewer shows.
+    """A history as JSON values: the data that the viewer shows.
 
     >>> import torch, torcheer
     >>> from torcheer.page import payload_of
@@ -68,24 +68,24 @@ def payload_of(
     (['input_1_0:1', 'relu_1_1:1', 'output_1_2:1'], 1.0)
 
     Args:
-        history: what `log_forward_pass` or `recording` returned. Activations need not be kept; without them there are no
+        history: the result of `log_forward_pass` or `recording`. Activations need not be kept; without them there are no
             statistics and no previews.
         previews: whether to add small pictures of the kept activations, of attention heads and of parameters.
-        max_bytes: what the payload may take in a page, compressed. Previews are left out first, then histograms, statistics,
-            lines of code and call stacks, and `payload["facts"]["left_out"]` says so.
-        metrics: figures of your own, `{"my norm": lambda tensor: tensor.norm()}`: each function gets a copy of every kept
+        max_bytes: the limit for the payload in a page, compressed. Previews are left out first, then histograms, statistics,
+            lines of code and call stacks, and `payload["facts"]["left_out"]` lists them.
+        metrics: your own figures, `{"my norm": lambda tensor: tensor.norm()}`: each function gets a copy of every kept
             activation and returns a number.
 
-    Every kept activation is read once. Keys with nothing to say are left out; docs/viewer_format.md has all of them.
+    Every kept activation is read once. Empty keys are left out; docs/viewer_format.md lists all keys.
     """
     check_limit(max_bytes)
     check_metrics(metrics)
-    with DisableTorchFunction(), torch.no_grad(), fewer_collections():  # reading is not recorded either
+    with DisableTorchFunction(), torch.no_grad(), fewer_collections():  # a running recording does not record the reads
         return _payload(history, previews, max_bytes, metrics or {})
 
 
 def check_metrics(metrics: Metrics | None) -> None:
-    """Raises unless these are functions by name."""
+    """Raise unless this maps names to functions."""
     if metrics is None:
         return
     if not isinstance(metrics, Mapping):
@@ -99,7 +99,7 @@ def check_metrics(metrics: Metrics | None) -> None:
 
 
 def check_limit(max_bytes: int) -> None:
-    """Raises unless this is a size."""
+    """Raise unless this is a size."""
     if not is_whole(max_bytes, 1):
         raise InvalidArgument(f"max_bytes is a number of bytes, such as 12_000_000; got {max_bytes!r}.")
 
@@ -122,7 +122,7 @@ def _payload(history: Recorded, previews: bool, max_bytes: int, metrics: Metrics
         "made_by": f"torcheer {_version()}",
         "title": graph.title,
         "facts": facts,
-        "files": contents.places.files(),
+        "files": contents.stacks.files(),
         "modules": modules,
         "nodes": nodes,
         "edges": edges,
@@ -148,7 +148,7 @@ def _payload(history: Recorded, previews: bool, max_bytes: int, metrics: Metrics
 def _version() -> str:
     try:
         return version("torcheer")
-    except PackageNotFoundError:  # running from a source tree that was never installed
+    except PackageNotFoundError:  # a source tree that was never installed
         return "0+unknown"
 
 
@@ -193,7 +193,7 @@ def _without_code(payload: Plain) -> None:
         file["lines"] = {}
 
 
-# What goes, one after the other, until the rest fits.
+# Parts that are left out, one after another, until the rest fits.
 _LIGHTER: tuple[tuple[str, Callable[[Plain], None]], ...] = (
     ("histograms", _without_histograms),
     ("statistics", _without("stats", "grad")),
@@ -203,7 +203,7 @@ _LIGHTER: tuple[tuple[str, Callable[[Plain], None]], ...] = (
 
 
 def _lightened(payload: Plain, max_bytes: int) -> tuple[list[str], int]:
-    """Leave out of a payload what it has no room for. Returns the words for that, and the size of the rest."""
+    """Remove parts of a payload until it fits. Returns the names of these parts, and the size of the rest."""
     gone: list[str] = []
     size = packed_size(payload)
     for words, leave_out in _LIGHTER:
@@ -229,7 +229,7 @@ def text_of(payload: Plain) -> str:
 
 
 def packed_size(payload: Plain) -> int:
-    """The bytes that a payload takes in a page."""
+    """The bytes of a payload in a page."""
     return len(packed(text_of(payload).encode()))
 
 
@@ -241,14 +241,14 @@ def to_json(
     max_bytes: int = MAX_BYTES,
     metrics: Metrics | None = None,
 ) -> str:
-    """A history's payload as JSON text, also written to a file if there is a path. `torcheer view` opens such files.
+    """A history's payload as JSON text; with a path it is also written to a file, which `torcheer view` opens.
 
     >>> import json, torch, torcheer
     >>> from torcheer.page import to_json
     >>> json.loads(to_json(torcheer.log_forward_pass(torch.nn.ReLU(), torch.ones(2))))["title"]
     'ReLU'
 
-    The arguments are those of `payload_of`.
+    Arguments as for `payload_of`.
     """
     text = text_of(payload_of(history, previews=previews, max_bytes=max_bytes, metrics=metrics))
     if path is not None:

@@ -1,7 +1,7 @@
-"""The data of the browser pages: every part, every key, what it means, and what it is where it is left out.
+"""The data format of the browser pages: every part and key, with its meaning and its default.
 
-This is the only declaration. From it `make web-types` writes the TypeScript types, defaults and checks in
-web/shared/generated/, and the tables of docs/viewer_format.md and docs/report_format.md; a test fails when they are stale.
+This is the only declaration. `make web-types` generates from it the TypeScript types, defaults and checks in
+web/shared/generated/, and the tables of docs/viewer_format.md and docs/report_format.md; a test fails if they are stale.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ Plain = dict[str, Any]
 FORMAT = "torcheer-history"
 VERSION = 1
 
-_ALWAYS = object()  # the default of keys that are never left out
+_ALWAYS = object()  # the default of required keys
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key: its type as TypeScript spells it, what it means, and its default, if it has one."""
+    """One key: its TypeScript type, its meaning, and its default, if it has one."""
 
     type: str
     about: str
@@ -32,94 +32,96 @@ class Key:
 
 Part = dict[str, Key]
 
-# What TypeScript calls a part, where that is not its own name (browsers have a Node and a File already).
+# TypeScript names of parts that differ from their own name (browsers already have a Node and a File).
 TYPES = {"file": "SourceFile", "module": "ModuleCall", "node": "OpNode", "grad": "Gradient", "series": "SeriesFacts"}
 
-# What the graph page shows of a history.
+# Data of the graph page.
 GRAPH: dict[str, Part] = {
     "payload": {
         "format": Key("string", 'always `"torcheer-history"`'),
         "version": Key("number", "always `1`"),
-        "made_by": Key("string", 'what wrote it: `"torcheer 0.1.0"`'),
+        "made_by": Key("string", 'the writer: `"torcheer 0.1.0"`'),
         "title": Key("string", "the name of the model"),
-        "facts": Key("Facts", "Facts: of the pass as a whole"),
-        "files": Key("SourceFile[]", "list of File: the program's files that are referred to"),
+        "facts": Key("Facts", "Facts of the whole pass"),
+        "files": Key("SourceFile[]", "list of File: the program's files in call stacks"),
         "modules": Key("ModuleCall[]", "list of Module: every call of a module"),
-        "nodes": Key("OpNode[]", "list of Node: every operation, input and output, each pass on its own"),
-        "edges": Key("Edge[]", "list of Edge: every tensor that one node had from another"),
-        "runs": Key("Run[]", "list of Run: equal blocks that follow one another, outer ones first", []),
+        "nodes": Key("OpNode[]", "list of Node: every operation, input and output, one for each pass"),
+        "edges": Key("Edge[]", "list of Edge: every tensor that flows between two nodes"),
+        "runs": Key("Run[]", "list of Run: consecutive equal blocks, outer runs first", []),
         "ports": Key("Port[]", "list of Port: groups of equal inputs, or outputs, such as a cache", []),
-        "weights": Key("Weight[]", "list of Weight: the values of parameters and buffers, where they could be read", []),
-        "metrics": Key("string[]", "list of names: figures of the reader's own", []),
-        "verdict": Key("string", "what a comparison with another history says, in a line; empty without one", ""),
-        "culprits": Key("number[]", "list of nodes with an error of their own in that comparison, the one it names first", []),
-        "partners": Key("number[]", "for every node: what it corresponds to in the other history, -1 for nothing", []),
+        "weights": Key("Weight[]", "list of Weight: parameters and buffers with readable values", []),
+        "metrics": Key("string[]", "list of names: the user's own figures", []),
+        "verdict": Key(
+            "string", "the verdict of a comparison with another history, in one line; empty without a comparison", ""
+        ),
+        "culprits": Key("number[]", "list of nodes with an own error in that comparison, the culprit in its verdict first", []),
+        "partners": Key("number[]", "for every node: the matching node of the other history, or -1", []),
     },
     "facts": {
-        "operations": Key("number", "how many operations ran, inputs and outputs included", 0),
+        "operations": Key("number", "number of operations, including inputs and outputs", 0),
         "layers": Key("number", "how many layers these are", 0),
-        "modules": Key("number", "how many modules the model has below its root, called or not", 0),
-        "parameters": Key("number", "how many values its parameters have, each parameter counted once", 0),
-        "seconds": Key("number", "everything: setup, forward pass, cleanup", 0),
+        "modules": Key("number", "number of modules below the root, called or not", 0),
+        "parameters": Key("number", "number of values in all parameters, each parameter counted once", 0),
+        "seconds": Key("number", "the whole time: setup, forward pass, cleanup", 0),
         "bytes": Key("number", "all tensors together", 0),
         "flops": Key("number | null", "the whole pass, where known", None),
-        "unknown_flops": Key("number", "how many calls have no formula; their FLOPs are in no sum", 0),
-        "is_recurrent": Key("boolean", "whether any layer ran more than once", False),
+        "unknown_flops": Key("number", "number of calls without a formula; no sum includes them", 0),
+        "is_recurrent": Key("boolean", "true if any layer ran more than once", False),
         "failure": Key("string | null", "the error, if the pass failed", None),
-        "notes": Key("string[]", "list of sentences a reader should know", []),
-        "left_out": Key("string", "what a size limit left out, in words", ""),
+        "notes": Key("string[]", "list of notes for the reader", []),
+        "left_out": Key("string", "the parts that a size limit left out, in words", ""),
     },
     "file": {
         "path": Key("string", "as Python knows it"),
         "lines": Key(
             "Record<string, string>",
-            "an object from line numbers, as text, to lines of code: those referred to and three around each",
+            "an object from line numbers, as text, to lines of code: those in call stacks with three lines around each",
         ),
     },
     "module": {
         "key": Key("string", 'address and call: `"features.6:1"`'),
-        "address": Key("string", "where the module is in the model"),
+        "address": Key("string", "the address of the module in the model"),
         "class": Key("string", "its class"),
-        "call": Key("number", "which call of this module, from 1", 1),
-        "num_calls": Key("number", "how often the module was called", 1),
+        "call": Key("number", "the number of the call, from 1", 1),
+        "num_calls": Key("number", "number of calls of the module", 1),
         "step": Key(
             "string",
-            'equal for calls that are drawn as one box when rolled, where not all calls of the module are: `"pool:2"`, '
-            "after the first of them",
+            'equal for calls that are drawn as one box when rolled, if not all calls of the module are: `"pool:2"`, '
+            "named after the first of them",
             "",
         ),
         "parent": Key("number", "the module call around it", -1),
-        "depth": Key("number", "1 for what the model itself calls", 1),
-        "training": Key("boolean", "whether it was in training mode", False),
+        "depth": Key("number", "1 for modules that the model itself calls", 1),
+        "training": Key("boolean", "true in training mode", False),
         "seconds": Key("number", "from entry to exit, on the clock", 0.0),
-        "flops": Key("number | null", "of the nodes inside, where known; null if none is", None),
+        "flops": Key("number | null", "the known FLOPs of the nodes inside; null if none is known", None),
         "bytes": Key("number", "of the nodes inside", 0),
-        "num_params": Key("number", "values of the parameters registered in it and below, each parameter counted once", 0),
+        "num_params": Key("number", "number of values in the parameters at or below it, each parameter counted once", 0),
         "input_shapes": Key("number[][]", "list of shapes", []),
         "output_shapes": Key("number[][]", "list of shapes", []),
         "first": Key("number", "the first node inside; -1 if there is none", -1),
         "end": Key("number", "the node after the last inside; -1 if there is none", -1),
-        "params_id": Key("string", "equal for modules that hold the same parameters", ""),
-        "source": Key("[number, number] | null", "file and line that called it: `[0, 12]`", None),
+        "params_id": Key("string", "equal for modules with the same parameters", ""),
+        "source": Key("[number, number] | null", "file and line of the call: `[0, 12]`", None),
     },
     "node": {
         "key": Key("string", 'layer and pass: `"relu_1_2:1"`'),
         "label": Key("string", 'the layer: `"relu_1_2"`'),
         "kind": Key(
             "string",
-            "`input`, `output`, `operation`, `opaque` (ran where it could not be watched), `alias` (another view of a "
-            "tensor, made there), `source` (turned up unexplained) or `failed` (raised)",
+            "`input`, `output`, `operation`, `opaque` (from code that could not be watched), `alias` (another view of a "
+            "tensor, from such code), `source` (of unknown origin) or `failed` (raised)",
             "operation",
         ),
-        "type": Key("string", 'the function as labels spell it: `"maxpool2d"`'),
-        "function": Key("string", 'the function as torch spells it: `"max_pool2d"`'),
+        "type": Key("string", 'the function, in the spelling of labels: `"maxpool2d"`'),
+        "function": Key("string", 'the function, as torch spells it: `"max_pool2d"`'),
         "category": Key(
             "string",
-            "what kind of step it is, for its colour: `input`, `output`, `layer`, `attention`, `normalisation`, "
+            "the category, for its colour: `input`, `output`, `layer`, `attention`, `normalisation`, "
             "`activation`, `pooling`, `arithmetic`, `reduction`, `shape`, `random`, `constant`, `opaque` or `failed`",
             "arithmetic",
         ),
-        "pass": Key("number", "which pass of its layer, from 1", 1),
+        "pass": Key("number", "the pass of its layer, from 1", 1),
         "num_passes": Key("number", "how often the layer ran", 1),
         "module": Key("number", "the innermost module call it ran in", -1),
         "exits": Key("number[]", "the module calls that returned it, innermost first", []),
@@ -127,52 +129,52 @@ GRAPH: dict[str, Part] = {
         "dtype": Key("string | null", '`"float32"`', None),
         "device": Key("string | null", '`"cpu"`', None),
         "bytes": Key("number", "of its tensor", 0),
-        "seconds": Key("number", "in the function itself; of a call that made several tensors, with the first", 0.0),
-        "backward_seconds": Key("number | null", "in its autograd nodes, in all backward passes that were followed", None),
-        "flops": Key("number | null", "null where there is no formula", None),
+        "seconds": Key("number", "in the function itself; the first of several results has the time of the call", 0.0),
+        "backward_seconds": Key("number | null", "in its autograd nodes, in all followed backward passes", None),
+        "flops": Key("number | null", "null without a formula", None),
         "macs": Key("number | null", "multiply-accumulates among them", None),
         "params": Key("Param[]", "list of Param: the parameters it used", []),
         "buffers": Key("string[]", "list of names: the buffers it used", []),
-        "inplace": Key("boolean", "whether it wrote its result into an argument", False),
-        "role": Key("string", "where an input was given or an output returned; what a source is called", ""),
+        "inplace": Key("boolean", "true if it wrote its result into an argument", False),
+        "role": Key("string", "the place of an input or output in the arguments or the result; the name of a source", ""),
         "arguments": Key("string", "of the call, with `·` for tensors, cut after 400 characters", ""),
-        "composite": Key("string | null", 'the function around it that was opened: `"multi_head_attention_forward"`', None),
+        "composite": Key("string | null", 'the composite around it: `"multi_head_attention_forward"`', None),
         "error": Key("string", "of the operation that raised", ""),
         "gradfunc": Key("string | null", "its autograd node", None),
         "rows": Key("[string, string][]", "list of `[title, text]`: further facts, as `print(operation)` shows them", []),
         "stack": Key("[number, number, string][]", "list of `[file, line, function]`, outermost first", []),
-        "source": Key("number", "which of these is the program's own innermost line", -1),
-        "python_reads": Key("string[]", 'list of values that Python read: `"__bool__ → True"`', []),
-        "saved": Key("boolean", "whether its activation was kept", False),
+        "source": Key("number", "the index of the program's own innermost line", -1),
+        "python_reads": Key("string[]", 'list of Python reads: `"__bool__ → True"`', []),
+        "saved": Key("boolean", "true if its activation was kept", False),
         "stats": Key("Stats | null", "Stats of the activation, if it was kept", None),
-        "grad": Key("Gradient | null", "Gradient, of the last backward pass that was followed to here", None),
-        "preview": Key("Preview | null", "Preview of the activation, if it was kept and there was room", None),
-        "attention": Key("Attention | null", "Attention: the patterns of its heads, where there was room", None),
+        "grad": Key("Gradient | null", "Gradient, of the last followed backward pass that reached it", None),
+        "preview": Key("Preview | null", "Preview of the activation, if it was kept and fits", None),
+        "attention": Key("Attention | null", "Attention: the patterns of its heads, if they fit", None),
         "metrics": Key("(number | null)[]", "list of figures, one for each of the payload's `metrics`", []),
     },
     "param": {
         "name": Key("string", '`"features.6.weight"`'),
         "shape": Key("number[]", "list of sizes"),
         "dtype": Key("string", '`"float32"`'),
-        "trainable": Key("boolean", "whether it requires gradients", True),
-        "numel": Key("number", "how many values it has"),
+        "trainable": Key("boolean", "true if it requires gradients", True),
+        "numel": Key("number", "number of values"),
     },
     "stats": {
-        "count": Key("number", "how many values there are, finite or not"),
+        "count": Key("number", "number of values, finite or not"),
         "min": Key("number | null", "the smallest", None),
         "max": Key("number | null", "the largest", None),
         "mean": Key("number | null", "their mean", None),
         "std": Key("number | null", "their standard deviation (divided by their number)", None),
         "norm": Key("number | null", "the root of the sum of their squares", None),
-        "zeros": Key("number", "how many are 0", 0),
-        "nan": Key("number", "how many are not a number", 0),
-        "inf": Key("number", "how many are infinite", 0),
-        "histogram": Key("Histogram | null", "Histogram; null where all values are equal", None),
+        "zeros": Key("number", "number of zeros", 0),
+        "nan": Key("number", "number of NaN", 0),
+        "inf": Key("number", "number of infinities", 0),
+        "histogram": Key("Histogram | null", "Histogram; null if all values are equal", None),
     },
     "histogram": {
-        "low": Key("number", "where the first bin begins: the smallest value"),
-        "high": Key("number", "where the last bin ends: the largest value, which is in it"),
-        "counts": Key("number[]", "32 numbers: how many values are in each of 32 bins of equal width"),
+        "low": Key("number", "the lower edge of the first bin: the smallest value"),
+        "high": Key("number", "the upper edge of the last bin: the largest value, which is in the bin"),
+        "counts": Key("number[]", "32 numbers: the count of each of 32 bins of equal width"),
     },
     "grad": {
         "shape": Key("number[]", "list of sizes"),
@@ -181,41 +183,41 @@ GRAPH: dict[str, Part] = {
     "preview": {
         "kind": Key(
             "string",
-            "`image` (an input that looks like one), `maps` (channels side by side), `matrix`, `attention` (heads side by"
-            " side) or `vector`",
+            "`image` (an input with the shape of an image), `maps` (channels side by side), `matrix`, `attention` (heads side"
+            " by side) or `vector`",
         ),
         "width": Key("number", "pixels"),
         "height": Key("number", "pixels"),
         "channels": Key("number", "1, or 3 for red, green and blue", 1),
         "data": Key("string", "base64 of 8-bit pixels, row by row"),
-        "low": Key("number | null", "the value that 0 stands for", None),
-        "high": Key("number | null", "the value that 255 stands for", None),
-        "diverging": Key("boolean", "whether the scale goes as far below zero as above", False),
-        "note": Key("string", 'what is shown, where it is not everything: `"16 of 64 channels"`', ""),
+        "low": Key("number | null", "the value of pixel 0", None),
+        "high": Key("number | null", "the value of pixel 255", None),
+        "diverging": Key("boolean", "true if the scale is symmetric about zero", False),
+        "note": Key("string", 'the shown part, if it is not everything: `"16 of 64 channels"`', ""),
     },
     "attention": {
-        "heads": Key("number", "how many heads it has"),
-        "shown": Key("number", "of how many of them, from the first, there is a map"),
-        "queries": Key("number", "how many queries there are: the rows of a pattern"),
-        "keys": Key("number", "how many keys: the columns"),
+        "heads": Key("number", "number of heads"),
+        "shown": Key("number", "number of heads with a map, from the first"),
+        "queries": Key("number", "number of queries: the rows of a pattern"),
+        "keys": Key("number", "number of keys: the columns of a pattern"),
         "width": Key("number", "pixels of a map; column `i` is the sum over keys from `floor(i · keys / width)` to the next"),
-        "height": Key("number", "the same of rows, each the mean over its queries"),
+        "height": Key("number", "the same for rows, each the mean over its queries"),
         "data": Key("string", "base64 of 8-bit pixels, row by row, one map after the other: `p` is `(p / 255)² · high`"),
         "high": Key("number", "the largest value of all maps"),
-        "samples": Key("number", "how many samples the batch has; shown is the first", 1),
+        "samples": Key("number", "number of samples in the batch; the first is shown", 1),
     },
     "edge": {
         "from": Key("number", "a node"),
         "to": Key("number", "a node"),
-        "positions": Key("string[]", 'list of the arguments it came through: `"args[0]"`', []),
+        "positions": Key("string[]", 'list of the arguments it enters: `"args[0]"`', []),
         "shape": Key("number[] | null", "of the tensor", None),
         "dtype": Key("string | null", "of the tensor", None),
         "bytes": Key("number", "of the tensor", 0),
-        "memory": Key("boolean", "whether it came through shared memory only: written through another view", False),
-        "gradient": Key("boolean", "whether it is a gradient, which goes against the data", False),
+        "memory": Key("boolean", "true if it came only through shared memory, written through another view", False),
+        "gradient": Key("boolean", "true for a gradient, which flows against the data", False),
     },
     "run": {
-        "module": Key("number", "the module call that the blocks are directly inside", -1),
+        "module": Key("number", "the innermost module call around the blocks", -1),
         "starts": Key("number[]", "list of nodes: the first of every block"),
         "end": Key("number", "the node after the last block"),
     },
@@ -223,73 +225,73 @@ GRAPH: dict[str, Part] = {
         "name": Key("string", '`"features.6.weight"`'),
         "values_id": Key("string", "equal for equal values, also between payloads", ""),
         "stats": Key("Stats | null", "Stats of its values", None),
-        "preview": Key("Preview | null", "Preview of its values, if there was room", None),
+        "preview": Key("Preview | null", "Preview of its values, if it fits", None),
     },
     "port": {
-        "name": Key("string", 'what they are in: `"past_key_values.layers"`'),
+        "name": Key("string", 'their common place: `"past_key_values.layers"`'),
         "nodes": Key("number[]", "list of nodes"),
     },
 }
 
-# What the report of an Xray shows of a run. Statistics, histograms and pictures lie beside it, packed.
+# Data of an Xray's report. Statistics, histograms and pictures are packed separately.
 REPORT: dict[str, Part] = {
     "report": {
         "title": Key("string", "the heading"),
         "model": Key("string", "the class of the model"),
         "bytes": Key("number", "of the run on disk"),
-        "max_bytes": Key("number", "what the file may take"),
-        "snapshots": Key("number", "how many the run has"),
-        "steps": Key("number[]", "the training step of every snapshot that is shown"),
-        "times": Key("number[]", "seconds from the first of them to each"),
-        "notes": Key("[number, string[]][]", "a snapshot, and what it says"),
+        "max_bytes": Key("number", "the limit for the file"),
+        "snapshots": Key("number", "number of snapshots in the run"),
+        "steps": Key("number[]", "the training step of every shown snapshot"),
+        "times": Key("number[]", "seconds from the first shown snapshot to each"),
+        "notes": Key("[number, string[]][]", "a snapshot, and its notes"),
         "metrics": Key(
             "Record<string, (number | null)[]>",
-            "by name: the value at every snapshot, null where it is not finite or not given",
+            "by name: the value at every snapshot, null if it is not finite or not given",
         ),
         "layers": Key("string[]", "every layer with parameters or pictures, in the model's order"),
-        "watched": Key("number", "how many layers have pictures"),
-        "kinds": Key("Record<string, string>", "every kind of series, and the words for it"),
-        "fields": Key("string[]", "the numbers that `statistics` has of every series and snapshot"),
-        "edges": Key("number[]", "between the bins of the histograms, from the lowest to the highest"),
-        "least_fraction": Key("number", "of a histogram's bin that is not empty"),
+        "watched": Key("number", "number of layers with pictures"),
+        "kinds": Key("Record<string, string>", "every kind of series, with its title"),
+        "fields": Key("string[]", "the columns of `statistics`, for every series and snapshot"),
+        "edges": Key("number[]", "the edges between the bins of the histograms, ascending"),
+        "least_fraction": Key("number", "the smallest fraction of a non-empty histogram bin"),
         "levels": Key("number", "the largest code of a finite value in a picture"),
         "pictures": Key("number[]", "the snapshots that have pictures"),
-        "stride": Key("number", "how many pixels, filters, or rows and columns of a matrix a picture goes on by"),
-        "unreadable": Key("number[]", "the snapshots whose pictures could not be read"),
+        "stride": Key("number", "the step between the kept pixels, filters, or rows and columns of a matrix"),
+        "unreadable": Key("number[]", "the snapshots with unreadable pictures"),
         "series": Key("SeriesFacts[]", "list of Series: those with pictures first"),
     },
     "series": {
         "layer": Key("number", "one of `layers`"),
         "kind": Key("string", "one of `kinds`"),
         "limits": Key("[number, number]", "the ends of the colour scale over the whole run"),
-        "forms": Key("Form[]", "list of Form: the field `form` of its statistics says which one a snapshot has"),
+        "forms": Key("Form[]", "list of Form: the field `form` of its statistics is the index of a snapshot's form"),
         "chunks": Key("Chunk[]", "list of Chunk: its pictures"),
     },
     "form": {
         "source": Key("string", "the tensor: the name of a parameter, or the label of an operation"),
         "shape": Key("number[]", "of the whole tensor"),
         "dtype": Key("string", '`"float32"`'),
-        "layout": Key("string", "`maps`, `filters` or `matrix`; `none` of a summary"),
-        "rows": Key("number[]", "which rows, filters or channels are kept"),
-        "columns": Key("number[] | null", "which columns or input channels; null if all", None),
-        "note": Key("string", "what a reader should know"),
-        "axes": Key("string[]", "the words for a row and a column", []),
-        "totals": Key("(number | null)[]", "how many rows and columns the tensor has", []),
-        "color": Key("boolean", "whether three input channels are shown as red, green and blue"),
+        "layout": Key("string", "`maps`, `filters` or `matrix`; `none` for a summary"),
+        "rows": Key("number[]", "the kept rows, filters or channels"),
+        "columns": Key("number[] | null", "the kept columns or input channels; null if all", None),
+        "note": Key("string", "a note for the reader"),
+        "axes": Key("string[]", "the names of a row and a column", []),
+        "totals": Key("(number | null)[]", "number of rows and columns in the tensor", []),
+        "color": Key("boolean", "true if three input channels are shown as red, green and blue"),
     },
     "chunk": {
         "block": Key("number", "the number of the block: its codes are in the element `pictures-<number>`"),
         "kept": Key("number[]", "the sizes of the kept tensor"),
         "frames": Key(
             "[number, number, number][]",
-            "snapshot, highest value, and flags: 1 where the lowest is its negative and not 0, 2 where values are clipped",
+            "snapshot, highest value, and flags: 1 if the lowest value is its negative instead of 0, 2 if values are clipped",
         ),
     },
 }
 
 
 def required(part: Part) -> list[str]:
-    """The keys that are never left out."""
+    """The required keys."""
     return [name for name, key in part.items() if key.is_required]
 
 
@@ -304,7 +306,7 @@ def lean(part: str, found: Plain) -> Plain:
 
 
 def whole(part: str, given: Plain) -> Plain:
-    """A part with the keys that were left out, at their defaults."""
+    """A part with omitted keys at their defaults."""
     return {**_DEFAULTS[part], **given}
 
 

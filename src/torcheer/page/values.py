@@ -1,4 +1,4 @@
-"""Small pictures of tensors, eight bits a pixel: planned from the shape, then drawn from the values."""
+"""Values of tensors for the page: small pictures with eight bits per pixel, statistics, and digests of parameters."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from .schema import GRAPH, Plain, lean
 Kind = Literal["image", "maps", "matrix", "attention", "vector"]
 
 SIDE = 96  # pixels of the longest side, without the lines between tiles
-_LONGEST_ROW = 1024  # pixels of a vector
+_LONGEST_ROW = 1024  # pixels of a vector at most
 _TILES = 16
 _HEADS = 9
 _SMALLEST_IMAGE = 8
-_LONGEST_IMAGE = 4  # how much longer than wide
-_NARROWEST = 4  # how much longer than wide a tile may be
-_AVERAGED = 4  # values in a row that one pixel averages, at most
-_OUTLIERS = 0.005  # the part of the values at either end that does not set the scale
-_FIRST_ROWS = 0.02  # the same of attention, where the first tokens have few to look at
-_ALOOF = 1e4  # values beyond so many times the median magnitude are marks, such as the -1e9 of a mask
-_LOOKED_AT = 4096  # values that the median is taken of
+_LONGEST_IMAGE = 4  # ratio of length to width, at most
+_NARROWEST = 4  # ratio of length to width of a tile, at most
+_AVERAGED = 4  # neighbouring values that one pixel averages at most
+_OUTLIERS = 0.005  # the fraction of values at either end that does not set the scale
+_FIRST_ROWS = 0.02  # the same for attention, whose first tokens have few keys
+_ALOOF = 1e4  # values beyond this multiple of the median magnitude are marks, such as the -1e9 of a mask
+_LOOKED_AT = 4096  # values from which the median is computed
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a preview will be: `count` tiles of `height`×`width` pixels, in `columns`."""
+    """The plan of a preview: `count` tiles of `height`×`width` pixels, in `columns`."""
 
     kind: Kind
     height: int
@@ -58,13 +58,13 @@ class Plan:
 
     @property
     def size(self) -> tuple[int, int]:
-        """The width and height of the whole, with a line of pixels between tiles."""
+        """The width and height of the whole preview, with a line of pixels between tiles."""
         rows = -(-self.count // self.columns)
         return self.columns * (self.width + 1) - 1, rows * (self.height + 1) - 1
 
 
 def plan_of(shape: tuple[int, ...], *, is_input: bool) -> Plan | None:
-    """What can be shown of a tensor of this shape; None where there is nothing to see."""
+    """The plan for a tensor of this shape; None if there is nothing to see."""
     if math.prod(shape) < 2 or min(shape) < 1:
         return None
     if is_input and (image := _image_plan(shape)) is not None:
@@ -105,7 +105,7 @@ def _tiled(
 
 
 def _fitted(height: int, width: int, side: int) -> tuple[int, int]:
-    """Height and width in pixels: no more than there are values, and not too narrow to be seen."""
+    """Height and width in pixels: at most one pixel per value, and not too narrow to be seen."""
     scale = min(1.0, side / max(height, width))
     least = side // _NARROWEST
     return min(height, max(round(height * scale), least, 1)), min(width, max(round(width * scale), least, 1))
@@ -129,7 +129,7 @@ def _joined(notes: list[str]) -> str:
 
 
 def preview_of(tensor: Tensor, plan: Plan) -> dict[str, Any] | None:
-    """The preview of a tensor, as the payload holds it; None where its values cannot be read."""
+    """The preview of a tensor for the payload; None if its values cannot be read."""
     with DisableTorchFunction(), torch.no_grad():
         values = dense(tensor)
         if values is None or values.shape != tensor.shape:
@@ -162,7 +162,7 @@ def _tiles(values: Tensor, plan: Plan) -> dict[str, Any]:
 
 
 def _stack(values: Tensor, plan: Plan) -> Tensor:
-    """What is shown, as one picture of values for each tile."""
+    """The shown values, one matrix for each tile."""
     if plan.kind == "vector":
         return values.reshape(1, 1, -1)
     if values.dim() == 2:
@@ -176,7 +176,7 @@ def _stack(values: Tensor, plan: Plan) -> Tensor:
 
 
 def _is_attention(stack: Tensor) -> bool:
-    """Whether every row is a distribution over as many things as there are rows."""
+    """True if every row is a distribution over as many items as there are rows."""
     height, width = stack.shape[-2:]
     if height != width or height < 2 or not stack.is_floating_point():
         return False
@@ -192,7 +192,7 @@ def _attention_plan(values: Tensor) -> Plan:
 
 
 def _shrunk(stack: Tensor, height: int, width: int) -> tuple[Tensor, str]:
-    """A stack averaged down to a size, with a note on what was changed; not every value of a very large stack is read."""
+    """A stack averaged to a size, and a note about changes. Not every value of a very large stack is read."""
     tall, wide = stack.shape[-2:]
     values = real(stack[..., :: max(tall // (height * _AVERAGED), 1), :: max(wide // (width * _AVERAGED), 1)])
     values, note = _tamed(values)
@@ -201,7 +201,7 @@ def _shrunk(stack: Tensor, height: int, width: int) -> tuple[Tensor, str]:
 
 
 def _tamed(values: Tensor) -> tuple[Tensor, str]:
-    """Values without infinities and marks, which would leave the rest no contrast, with a note on what was changed."""
+    """Values without infinities and marks, which would leave the rest without contrast, and a note about changes."""
     flat = values.flatten()
     sizes = flat[:: max(flat.numel() // _LOOKED_AT, 1)].abs()
     sizes = sizes[(sizes > 0) & sizes.isfinite()]
@@ -218,7 +218,7 @@ def _tamed(values: Tensor) -> tuple[Tensor, str]:
 
 
 def _scale(tiles: Tensor, outliers: float) -> tuple[float, float]:
-    """The smallest and largest value, but for outliers, unless there is nothing else to see."""
+    """The smallest and largest value, without outliers unless nothing else is left."""
     ordered = tiles.flatten().sort().values
     cut = int(tiles.numel() * outliers)
     low, high = float(ordered[cut]), float(ordered[-1 - cut])
@@ -260,29 +260,29 @@ def _packed(pixels: Tensor, plan: Plan, low: float, high: float, note: str, *, i
     }
 
 
-# What was kept of tensors: their statistics and, as far as there is room, small pictures of them.
+# Statistics of kept tensors and, as far as they fit, small pictures.
 
 _Found = TypeVar("_Found")
 Look = Callable[[], Plain | None]
 Metrics = Mapping[str, Callable[[Tensor], Any]]
-_TOGETHER = 1.03  # a part may compress a little worse among the others than on its own
+_TOGETHER = 1.03  # a part may compress slightly worse among the others than alone
 
 
 class Values:
-    """The kept tensors of one history. A tensor that is there twice (an output is what some operation made) is read once."""
+    """The kept tensors of one history. A tensor that occurs twice (an output is also an operation's result) is read once."""
 
     def __init__(self, index: Index, nodes: tuple[Node, ...]) -> None:
         self._index = index
         self._nodes = nodes
         self._tensors: dict[int, Tensor] = {}  # by node
-        self._known: dict[object, tuple[Tensor, Plain | None]] = {}  # by memory, which the tensor keeps alive
+        self._known: dict[object, tuple[Tensor, Plain | None]] = {}  # by memory, which the tensor keeps allocated
         self._unread: list[str] = []
-        self._failed: dict[str, list[str]] = {}  # by metric: where it raised
+        self._failed: dict[str, list[str]] = {}  # metric -> the tensors for which it raised
         self._metric_notes: list[str] = []
 
     @property
     def notes(self) -> list[str]:
-        """What could not be read, and why."""
+        """The tensors that could not be read, with reasons."""
         tensors = plural(len(self._unread), "tensor")
         unread = [f"The values of {tensors} could not be read; the first: {self._unread[0]}"] if self._unread else []
         return [*self._metric_notes, *unread]
@@ -306,17 +306,17 @@ class Values:
                 plain["grad"] = {"shape": shape_of(gradient), **self._statistics(node, gradient)}
 
     def add_metrics(self, plains: list[Plain], metrics: Metrics) -> None:
-        """Add what the user's functions return for the tensor of each node, where it was kept."""
+        """Add the results of the user's metrics for the kept tensor of each node."""
         for number, tensor in self._tensors.items() if metrics else ():
             plains[number]["metrics"] = [self._figure(name, function, number, tensor) for name, function in metrics.items()]
         for name in metrics:
             failed = self._failed.get(name, [])
             if failed:
-                self._metric_notes.append(f"{name!r} could not be worked out for {plural(len(failed), 'tensor')}: {failed[0]}.")
+                self._metric_notes.append(f"{name!r} could not be computed for {plural(len(failed), 'tensor')}: {failed[0]}.")
 
     def _figure(self, name: str, function: Callable[[Tensor], Any], number: int, tensor: Tensor) -> float | None:
         try:
-            found = function(tensor.detach().clone())  # a copy, for it may be written to
+            found = function(tensor.detach().clone())  # a copy, because the function may write to it
         except Exception as error:  # a user's function may raise anything
             self._failed.setdefault(name, []).append(f"{self._nodes[number].key}, {type(error).__name__}: {error!s:.200}")
             return None
@@ -328,7 +328,7 @@ class Values:
         return short(figure) if math.isfinite(figure) else None
 
     def _statistics(self, node: Node, tensor: Tensor) -> Plain:
-        """The key `stats`, where the tensor has statistics."""
+        """The key `stats`, if the tensor has statistics."""
         found = self._read(node, lambda: self._looked_up(tensor))
         return {"stats": found} if found is not None else {}
 
@@ -348,7 +348,9 @@ class Values:
     # Previews -------------------------------------------------------------------------------------------------------
 
     def add_previews(self, plains: list[Plain], weights: list[tuple[Plain, Tensor]], room: int) -> int:
-        """Add previews, the most telling first, until they take `room` bytes of a page. Returns how many are left out."""
+        """Add previews, the most important first, as long as they fit into `room` bytes of a page. Returns the number left
+        out.
+        """
         left_out = 0
         for plain, plan, look in self._pictures(plains, weights):
             if room <= 0:
@@ -366,7 +368,7 @@ class Values:
         return left_out
 
     def _pictures(self, plains: list[Plain], weights: list[tuple[Plain, Tensor]]) -> Iterator[tuple[Plain, Plan | None, Look]]:
-        """For each preview: the plain value it belongs to, its plan, and a function that draws it; activations first."""
+        """For each preview: the plain value it belongs to, its plan, and a function that draws it. Activations come first."""
         for number in sorted(self._tensors, key=self._rank):
             node, tensor = self._nodes[number], self._tensors[number]
             if _is_pattern(plains[number], tensor):
@@ -378,7 +380,9 @@ class Values:
             yield plain, plan, partial(_preview, tensor, plan)
 
     def _rank(self, number: int) -> tuple[int, int]:
-        """Inputs and outputs, what leaves a module, maps of attention; then first passes, then the rest."""
+        """Inputs and outputs come first, then module outputs and attention maps in first passes, then other first passes,
+        then the rest.
+        """
         node = self._nodes[number]
         shape = node.shape or ()
         is_square = len(shape) > 1 and shape[-1] == shape[-2]
@@ -393,13 +397,13 @@ def _preview(tensor: Tensor, plan: Plan | None) -> Plain | None:
 
 
 def _is_pattern(plain: Plain, tensor: Tensor) -> bool:
-    """Whether a tensor is the pattern of attention, whose heads are shown already."""
+    """True if a tensor is an attention pattern, whose heads are already shown."""
     shown = plain.get("attention")
     return shown is not None and tuple(tensor.shape[-2:]) == (shown["queries"], shown["keys"])
 
 
 def _memory(tensor: Tensor) -> object:
-    """Equal for tensors that share all their values; None where that cannot be told."""
+    """A key that is equal for tensors with the same memory; None if unknown."""
     is_plain = type(tensor) is Tensor and tensor.layout is torch.strided and tensor.device.type != "meta"
     if not is_plain or tensor.is_nested or tensor.is_neg() or not tensor.is_contiguous():
         return None
@@ -407,27 +411,27 @@ def _memory(tensor: Tensor) -> object:
 
 
 def shown_statistics(tensor: Tensor) -> Plain | None:
-    """The statistics of a tensor as a payload has them; None where there are none."""
+    """The statistics of a tensor for a payload; None if it has none."""
     found = statistics_of(tensor, "linear")
     return lean("stats", _shown(found)) if found is not None else None
 
 
 def _shown(found: Statistics) -> Plain:
-    """Statistics as the page shows them."""
+    """Statistics in the page's format."""
     values = {name: getattr(found, name) for name in GRAPH["stats"]}
     numbers = {name: short(value) if isinstance(value, float) else value for name, value in values.items()}
     bins = {"low": numbers["min"], "high": numbers["max"], "counts": list(found.histogram)} if found.histogram else None
     return {**numbers, "histogram": bins}
 
 
-# Statistics, a small picture and a digest of the values of each parameter and buffer that operations read.
+# Statistics, a small picture and a digest for each parameter and buffer that operations read.
 
-MOST_VALUES = 200_000_000  # that are read of all together: about a second
+MOST_VALUES = 200_000_000  # of all values together, which takes about a second
 _PIECE = 1 << 24  # bytes that are hashed at once
 
 
 class Weights:
-    """The parameters and buffers of one history, by name, and what could not be told of them."""
+    """The parameters and buffers of one history, by name, with notes about those that cannot be shown."""
 
     def __init__(self, index: Index) -> None:
         self.tensors: dict[str, Tensor] = {}
@@ -456,7 +460,7 @@ class Weights:
             )
 
     def plain(self) -> list[Plain]:
-        """All of them, with their statistics and the digests of their values."""
+        """All of them, with statistics and digests."""
         return [
             lean("weight", {"name": name, "values_id": digest_of(tensor), "stats": shown_statistics(tensor)})
             for name, tensor in self.tensors.items()
@@ -464,20 +468,20 @@ class Weights:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the values can be read as they are: not those of a wrapper, nor of a saved history without its parameters."""
+    """True if the values can be read directly: not those of a wrapper, or of a saved history without parameters."""
     if type(value) is not Tensor and type(value) is not Parameter:
         return False
     return value.layout is torch.strided and value.device.type != "meta" and not value.is_nested and not value.is_quantized
 
 
 def digest_of(tensor: Tensor) -> str:
-    """Twelve characters that are equal for equal values of one dtype and shape; empty where they cannot be read."""
+    """A twelve-character digest, equal for equal values of one dtype and shape; empty if they cannot be read."""
     values = dense(tensor)
     if values is None:
         return ""
     try:
         data: Any = values.detach().resolve_conj().resolve_neg().cpu().contiguous().flatten().view(torch.uint8).numpy()
-    except (RuntimeError, TypeError):  # of a class that only wraps other tensors
+    except (RuntimeError, TypeError):  # a class that only wraps other tensors
         return ""
     found = blake2b(f"{values.dtype} {tuple(values.shape)}".encode(), digest_size=6)
     for start in range(0, len(data), _PIECE):

@@ -1,4 +1,4 @@
-"""Pictures of graphs: drawn, or laid out for another library to draw; and the words on them."""
+"""Pictures of graphs: drawn to SVG, PNG, PDF or DOT, or laid out for another library to draw."""
 
 from .._text import human_size as human_size
 from .._text import plural as plural

@@ -1,4 +1,7 @@
-"""Coordinates along a model: how far it has got, and how far aside. With them all four directions are one."""
+"""Draws a long model in columns: cuts the layout between nodes where few arrows cross, and sets the pieces side by side.
+
+The code works in coordinates (aside, along): along the model, and across it. With them all four directions are the same.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,16 @@ from itertools import pairwise
 
 from .dot import box_name
 from .drawing import Drawing, DrawnBox
-from .geometry import Arrow, Found, Point, Rect, bounds_of, moved, rounded
+from .geometry import Arrow, GraphvizLayout, Point, Rect, bounds_of, moved, rounded
 from .options import PictureOptions
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Turns points of a picture into (aside, along), and back.
+    """Converts points of a picture to (aside, along) and back.
 
-    They grow to where the next column stands, and to where the model goes. Of a turned rectangle, `left` and `right` are aside,
-    `low` and `high` along.
+    `along` grows in the direction of the model, `aside` towards the next column. In a turned rectangle, `left` and `right`
+    are aside, `low` and `high` along.
     """
 
     direction: str
@@ -36,15 +39,15 @@ class Flow:
         return places[self.direction]
 
 
-# Where a layout can be cut into columns: between nodes, where few arrows cross and few boxes are open.
+# Possible cuts of a layout: between nodes, where few arrows cross and few boxes are open.
 
-_ARROW, _BOX = 0.06, 0.05  # what a crossing costs, in shares of a column by which another place may be better
-_CONSIDERED = 160  # places that are compared
+_ARROW, _BOX = 0.06, 0.05  # the cost of a crossing, as the fraction of a column that another cut may be off
+_CONSIDERED = 160  # cuts that are compared at most
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A place along the model."""
+    """A possible cut."""
 
     along: float
     sources: frozenset[str]  # nodes whose arrows cross it
@@ -55,8 +58,10 @@ class Cut:
         return _ARROW * max(len(self.sources) - 1, 0) + _BOX * self.boxes
 
 
-def possible_cuts(turned: Found, drawing: Drawing) -> list[Cut]:
-    """The places between nodes, in order, each where fewest boxes are open. Boxes that an arrow goes around stay whole."""
+def possible_cuts(turned: GraphvizLayout, drawing: Drawing) -> list[Cut]:
+    """The possible cuts, in order: one in each gap between nodes, where fewest boxes are open. Boxes with an arrow around
+    them stay whole.
+    """
     whole = {edge.around for edge in drawing.edges if edge.around}
     boxes = [
         (turned.boxes[box_name(n)], box.key in whole) for n, box in enumerate(drawing.boxes) if box_name(n) in turned.boxes
@@ -70,7 +75,7 @@ def possible_cuts(turned: Found, drawing: Drawing) -> list[Cut]:
 
 
 def _place(gap: tuple[float, float], boxes: list[tuple[Rect, bool]]) -> tuple[int, float] | None:
-    """The place in a gap between nodes where fewest boxes are open, with their number; none where one has to stay whole."""
+    """The position in a gap where fewest boxes are open, with their number; None if a box there must stay whole."""
     start, end = gap
     near = [(rect, is_whole) for rect, is_whole in boxes if rect.low < end and rect.high > start]
     borders = sorted({start, end, *(side for rect, _ in near for side in (rect.low, rect.high) if start < side < end)})
@@ -86,8 +91,8 @@ def _place(gap: tuple[float, float], boxes: list[tuple[Rect, bool]]) -> tuple[in
     return count, middle
 
 
-def _gaps(turned: Found) -> list[tuple[float, float]]:
-    """The stretches along the model in which there is no node."""
+def _gaps(turned: GraphvizLayout) -> list[tuple[float, float]]:
+    """The intervals along the model without nodes."""
     found = []
     reached = float("-inf")
     for rect in sorted(turned.nodes.values(), key=lambda rect: rect.low):
@@ -97,8 +102,8 @@ def _gaps(turned: Found) -> list[tuple[float, float]]:
     return found
 
 
-def _crossing(turned: Found, drawing: Drawing, places: list[float]) -> list[frozenset[str]]:
-    """The nodes whose arrows cross each place; places in order."""
+def _crossing(turned: GraphvizLayout, drawing: Drawing, places: list[float]) -> list[frozenset[str]]:
+    """For each place, in order, the nodes whose arrows cross it."""
     begin, finish = [], []
     for number in turned.arrows:
         edge = drawing.edges[number]
@@ -118,8 +123,8 @@ def _crossing(turned: Found, drawing: Drawing, places: list[float]) -> list[froz
     return found
 
 
-def best_cuts(cuts: list[Cut], columns: int, turned: Found) -> list[Cut]:
-    """The cuts that make so many columns about equally long, with little that crosses them; fewer where there are too few."""
+def best_cuts(cuts: list[Cut], columns: int, turned: GraphvizLayout) -> list[Cut]:
+    """The cuts for about equally long columns with few crossings; fewer cuts if there are not enough places."""
     columns = min(columns, len(cuts) + 1)
     start, end = turned.bounds.low, turned.bounds.high
     wanted = (end - start) / columns
@@ -133,8 +138,8 @@ def best_cuts(cuts: list[Cut], columns: int, turned: Found) -> list[Cut]:
     if columns < 2:
         return []
     costs = [cut.cost for cut in cuts]
-    best = [unlike(cut.along - start) + cost for cut, cost in zip(cuts, costs, strict=True)]  # by place of the last cut
-    befores: list[list[int]] = []  # by number of cuts, from two: the place of the cut before each
+    best = [unlike(cut.along - start) + cost for cut, cost in zip(cuts, costs, strict=True)]  # for each place of the last cut
+    befores: list[list[int]] = []  # for each number of cuts from two on: the previous cut before each place
     for _ in range(columns - 2):
         before = _cheapest_before(len(cuts), partial(lengthened, best))
         best = [
@@ -151,12 +156,12 @@ def best_cuts(cuts: list[Cut], columns: int, turned: Found) -> list[Cut]:
 
 
 def _cheapest_before(count: int, cost: Callable[[int, int], float]) -> list[int]:
-    """For each of `count` places, the earlier one of least cost; -1 for the first place.
+    """For each of `count` places, the earlier place of least cost; -1 for the first place.
 
     The cost is convex in the distance, so the answers ascend with the places: the answer in the middle bounds both halves.
     """
     found = [-1] * count
-    waiting = [(1, count, 0, count)]  # places from and to, between which their answers lie
+    waiting = [(1, count, 0, count)]  # (first place, end place, least answer, largest answer)
     while waiting:
         first, end, least, most = waiting.pop()
         if first < end:
@@ -166,22 +171,22 @@ def _cheapest_before(count: int, cost: Callable[[int, int], float]) -> list[int]
     return found
 
 
-# Draws a long model in columns: cuts the layout where little crosses, and sets the pieces side by side.
+# Divides a layout into columns.
 #
-# A worked example: ResNet-18 is laid out in one column, nine times as tall as wide. Between `layer2` and `layer3` the
-# arrows of one node cross and no box is open, so that is a good place to cut. With two cuts the picture has three
-# columns; an arrow that crosses a cut goes on from the bottom of its column through the gap beside it to the top of
-# the next. A box that is cut ends at the bottom and begins again at the top, as `… layer2`.
+# An example: ResNet-18 is laid out in one column, nine times as tall as wide. Between `layer2` and `layer3` the arrows of
+# one node cross and no box is open, so that is a good place for a cut. With two cuts the picture has three columns; an arrow
+# that crosses a cut goes on from the bottom of its column through the gap beside it to the top of the next. A box that is
+# cut ends at the bottom and begins again at the top, as `… layer2`.
 
-_MOST = 12  # columns that are tried
-_CROSSING = 4  # how many nodes may have arrows across a cut, unless `columns` was given
-_READABLE = 0.7  # how much smaller than designed a picture may be printed, before fewer columns are better
-_TRACK = 6.0  # points between arrows in the gap between two columns
+_MOST = 12  # columns that are tried at most
+_CROSSING = 4  # nodes with arrows across a cut, at most, unless `columns` was given
+_READABLE = 0.7  # a picture may be printed this much smaller than designed before fewer columns are better
+_TRACK = 6.0  # points between arrows in the gap between columns
 _HEAD_GAP = 10.0
 
 
-def in_columns(found: Found, drawing: Drawing, options: PictureOptions) -> tuple[Found, Drawing]:
-    """The layout in the number of columns that was asked for, or else in as many as make it fit a page."""
+def in_columns(found: GraphvizLayout, drawing: Drawing, options: PictureOptions) -> tuple[GraphvizLayout, Drawing]:
+    """The layout in the requested number of columns, or by default in as many as fit a page."""
     flow = Flow(drawing.direction)
     turned = _turned(found, flow)
     if options.columns == 1 or not turned.nodes or (options.columns is None and not _is_tall(turned, options)):
@@ -202,13 +207,13 @@ def in_columns(found: Found, drawing: Drawing, options: PictureOptions) -> tuple
     return best
 
 
-def _is_tall(turned: Found, options: PictureOptions) -> bool:
+def _is_tall(turned: GraphvizLayout, options: PictureOptions) -> bool:
     bounds, style = turned.bounds, options.looks
     return bounds.height > style.tallest * bounds.width and bounds.height > style.tall
 
 
-def _cost(found: Found, options: PictureOptions) -> float:
-    """How far a picture is from the shape it should have; more where it would be printed too small."""
+def _cost(found: GraphvizLayout, options: PictureOptions) -> float:
+    """The deviation of a picture from its best shape; larger if it would be printed too small."""
     across, along = found.bounds.width, found.bounds.height
     if options.direction in ("right", "left"):
         across, along = along, across
@@ -219,8 +224,8 @@ def _cost(found: Found, options: PictureOptions) -> float:
     return cost
 
 
-def _turned(found: Found, flow: Flow) -> Found:
-    """The layout in the coordinates of the model, without its head."""
+def _turned(found: GraphvizLayout, flow: Flow) -> GraphvizLayout:
+    """The layout in (aside, along) coordinates, without its head."""
     nodes = {name: rect.mapped(flow.turned) for name, rect in found.nodes.items()}
     boxes = {name: rect.mapped(flow.turned) for name, rect in found.boxes.items()}
     arrows = {number: arrow.mapped(flow.turned) for number, arrow in found.arrows.items()}
@@ -231,7 +236,9 @@ def _bounds(nodes: dict[str, Rect], boxes: dict[str, Rect], arrows: dict[int, Ar
     return bounds_of([*nodes.values(), *boxes.values()], [point for arrow in arrows.values() for point in arrow.curve])
 
 
-def _set_columns(found: Found, drawing: Drawing, flow: Flow, turned: Found, cuts: list[Cut]) -> tuple[Found, Drawing]:
+def _set_columns(
+    found: GraphvizLayout, drawing: Drawing, flow: Flow, turned: GraphvizLayout, cuts: list[Cut]
+) -> tuple[GraphvizLayout, Drawing]:
     if not cuts:
         return found, drawing
     setter = _Setter(turned, drawing, cuts)
@@ -247,25 +254,25 @@ def _set_columns(found: Found, drawing: Drawing, flow: Flow, turned: Found, cuts
         head = Rect(left, low, left + found.head.width, low + found.head.height)
         bounds = bounds_of([bounds, head])
     titles = {**found.title_heights, **setter.title_heights}
-    set_ = Found(bounds, head, nodes, arrows, boxes, titles, texts)
+    set_ = GraphvizLayout(bounds, head, nodes, arrows, boxes, titles, texts)
     return set_, replace(drawing, nodes=setter.drawn_nodes, boxes=setter.drawn_boxes)
 
 
 @dataclass(slots=True)
 class _Column:
-    """A piece of the model: from where to where it goes, and where it is moved to."""
+    """A piece of the model: its interval along the model, and its displacement."""
 
     start: float
     end: float
     by: Point = (0.0, 0.0)
     right: float = 0.0
-    last: float = 0.0  # along, where its nodes and boxes end
+    last: float = 0.0  # where its last node or box ends
 
 
 class _Setter:
-    """Sets pieces side by side, in the coordinates of the model."""
+    """Sets pieces side by side, in (aside, along) coordinates."""
 
-    def __init__(self, turned: Found, drawing: Drawing, cuts: list[Cut]) -> None:
+    def __init__(self, turned: GraphvizLayout, drawing: Drawing, cuts: list[Cut]) -> None:
         self.turned = turned
         self.drawing = drawing
         self.cuts = cuts
@@ -275,8 +282,8 @@ class _Setter:
         self.nodes: dict[str, Rect] = {}
         self.boxes: dict[str, Rect] = {}
         self.arrows: dict[int, Arrow] = {}
-        self.leaving: dict[tuple[str, int], list[Point]] = {}  # by node and column: the way of its arrows out of the column
-        self.entering: dict[int, list[Point]] = {}  # by arrow: its way in the column where it ends
+        self.leaving: dict[tuple[str, int], list[Point]] = {}  # (node, column) -> the path of its arrows out of the column
+        self.entering: dict[int, list[Point]] = {}  # arrow -> its path in the column where it ends
         self.title_heights: dict[str, float] = {}
         self.drawn_nodes = drawing.nodes
         self.drawn_boxes = drawing.boxes
@@ -287,7 +294,7 @@ class _Setter:
         return bisect_left(self.cuts, along, key=lambda cut: cut.along)
 
     def moved(self, point: Point, node: str) -> Point:
-        """A point beside a node, where it is now."""
+        """The new position of a point beside a node."""
         return moved(point, self.columns[self.home[node]].by)
 
     def set(self) -> None:
@@ -301,7 +308,7 @@ class _Setter:
         for (_, where), rect in pieces.items():
             inside[where].append(rect)
         for number, arrow in self.turned.arrows.items():
-            if number not in self.entering:  # it ends in the column where it begins
+            if number not in self.entering:  # the arrow ends in the column where it begins
                 points[self._ends(number)[0]] += arrow.curve
         for (_, where), way in self.leaving.items():
             points[where] += way
@@ -324,7 +331,7 @@ class _Setter:
                 self.arrows[number] = self._joined(number, arrow, tracks)
 
     def _ends(self, number: int) -> tuple[int, int]:
-        """The columns an arrow begins and ends in, as it was laid out."""
+        """The columns in which an arrow begins and ends, in layout order."""
         edge = self.drawing.edges[number]
         source, target = self.home[edge.source], self.home[edge.target]
         return (target, source) if edge.is_backward else (source, target)
@@ -332,7 +339,7 @@ class _Setter:
     # Boxes --------------------------------------------------------------------------------------------------------
 
     def _pieces(self) -> dict[tuple[int, int], Rect]:
-        """The boxes in each column, by number and column, before they are moved; inner ones first."""
+        """(box number, column) -> the box's part in that column before it is moved; inner boxes first."""
         inside: dict[str, list[tuple[int, Rect]]] = {}
         for node in self.drawing.nodes:
             if node.box is not None and node.id in self.turned.nodes:
@@ -354,7 +361,9 @@ class _Setter:
         return found
 
     def _piece(self, whole: Rect, contents: list[Rect], title: float, is_end: tuple[bool, bool]) -> Rect:
-        """A part of a box: around what is in it, with room for a title. `is_end`: whether it begins, and ends, with the box."""
+        """A part of a box: around its contents, with room for a title. `is_end`: whether it begins and ends together with
+        the box.
+        """
         around, direction = bounds_of(contents), self.drawing.direction
         start = around.low - self.margin - (title if direction == "down" else 0.0)
         end = around.high + self.margin + (title if direction == "up" else 0.0)
@@ -363,7 +372,7 @@ class _Setter:
 
     def _set_boxes(self, pieces: dict[tuple[int, int], Rect]) -> None:
         boxes: list[DrawnBox] = []
-        keys: dict[tuple[str, int], str] = {}  # by key of a box and column: the key of its piece
+        keys: dict[tuple[str, int], str] = {}  # (key of a box, column) -> key of its part
         first: dict[int, int] = {}
         for number, column in sorted(pieces):
             box = self.drawing.boxes[number]
@@ -381,10 +390,10 @@ class _Setter:
             for node in self.drawing.nodes
         )
 
-    # Arrows from one column to another ----------------------------------------------------------------------------
+    # Arrows between columns ---------------------------------------------------------------------------------------
 
     def _tracks(self) -> dict[int, dict[str, int]]:
-        """In the gap after each column: a track for every node whose arrows leave it."""
+        """For the gap after each column: a track for every node whose arrows leave the column."""
         found: dict[int, dict[str, int]] = {}
         for number in self.turned.arrows:
             first, last = self._ends(number)
@@ -394,12 +403,12 @@ class _Setter:
         return found
 
     def _origin(self, number: int) -> str:
-        """The node of an arrow that is in the earlier column."""
+        """The end of an arrow that is in the earlier column."""
         edge = self.drawing.edges[number]
         return min(edge.source, edge.target, key=lambda name: self.home[name])
 
     def _part(self) -> None:
-        """Find the ways of arrows out of a column and into another. All arrows of a node leave by the straightest way."""
+        """Find the paths of arrows out of a column and into another. All arrows of a node leave along the straightest path."""
         for number, laid_out in self.turned.arrows.items():
             first, last = self._ends(number)
             if first == last:
@@ -414,7 +423,7 @@ class _Setter:
                 self.leaving[self._origin(number), min(first, last)] = before
 
     def _joined(self, number: int, arrow: Arrow, tracks: dict[int, dict[str, int]]) -> Arrow:
-        """An arrow from one column to another: as it was laid out at both ends, and between them along its track."""
+        """An arrow between columns: unchanged near its ends, and along its track between them."""
         first, last = sorted(self._ends(number))
         is_back = self._ends(number) != (first, last)
         here, there = self.columns[first], self.columns[last]

@@ -1,4 +1,4 @@
-"""A drawing as DOT text. Whatever comes from the user stands in it as escaped text."""
+"""Writes a drawing as DOT text. The user's texts are always escaped."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .options import Style, contrast
 
 FONT = "Helvetica,Arial,sans-serif"
 _DIRECTIONS = {"down": "TB", "up": "BT", "right": "LR", "left": "RL"}
-_BOX = "cluster_"  # Graphviz draws subgraphs so named as boxes
+_BOX = "cluster_"  # Graphviz draws subgraphs with this prefix as boxes
 ROOM_AROUND = 9  # points between a box and the arrow around it
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a layout put everything, by the names in the DOT text; edges by number."""
+    """The positions of everything in a layout, by names in the DOT text; edges by number."""
 
     bounds: Rect
     head: Point | None  # its middle
@@ -26,14 +26,14 @@ class Places:
     nodes: Mapping[str, Rect]
     edges: Mapping[int, Arrow]
     edge_texts: Mapping[int, Point]
-    edge_grounds: Mapping[int, str]  # of texts on their arrows: the name of the box they are in, or ""
+    edge_grounds: Mapping[int, str]  # for texts on their arrows: the name of the box behind them, or ""
     boxes: Mapping[str, Rect]
-    titles: Mapping[str, Point]  # of boxes: their middles
-    cuts: Mapping[str, int]  # how much shorter a title has to be, by box
+    titles: Mapping[str, Point]  # middles of the titles of boxes
+    cuts: Mapping[str, int]  # box -> how much its title must be shortened
 
 
 def quote(text: object) -> str:
-    """Text between quotes, as DOT reads it back.
+    """Text in quotes, escaped for DOT.
 
     >>> print(quote('say "hi"'))
     "say \\"hi\\""
@@ -48,9 +48,10 @@ def box_name(number: int) -> str:
 
 
 def dot_text(drawing: Drawing, places: Places | None = None, *, for_layout: bool = False) -> str:
-    """The drawing as DOT: with the places a layout found, to be drawn as it is; or without, for other tools.
+    """The drawing as DOT: with positions, to be drawn unchanged; or without, for layout.
 
-    For our own layout, what is placed afterwards is left out: texts of edges, arrows around boxes, the legend.
+    For our own layout (`for_layout`), everything that is placed later is left out: texts of edges, arrows around boxes, the
+    legend.
     """
     theme, style = drawing.theme, drawing.style
     names = {box.key: box_name(number) for number, box in enumerate(drawing.boxes)}
@@ -66,7 +67,7 @@ def dot_text(drawing: Drawing, places: Places | None = None, *, for_layout: bool
         "nodesep": style.room,
         "ranksep": _room(drawing),
         "ordering": "out",
-        "newrank": "true",  # ranks are found for the whole graph; box by box, some arrows would go against the flow
+        "newrank": "true",  # ranks are computed for the whole graph; box by box, some arrows would point backwards
         "pad": 0.12,
         "outputorder": "edgesfirst",
     }
@@ -97,7 +98,7 @@ def dot_text(drawing: Drawing, places: Places | None = None, *, for_layout: bool
 
 
 def _nested(drawing: Drawing, names: Mapping[str, str], places: Places | None) -> list[str]:
-    """Boxes and nodes, each inside the box it is in, in execution order."""
+    """Boxes and nodes, nested, in execution order."""
     inside: dict[str | None, list[DrawnNode | DrawnBox]] = {}
     parents = {box.key: box for box in drawing.boxes}
     entered: set[str] = set()
@@ -127,7 +128,7 @@ def _nested(drawing: Drawing, names: Mapping[str, str], places: Places | None) -
 
 
 def _legend(drawing: Drawing, places: Places | None) -> Iterable[str]:
-    """The samples of the legend: nodes as they are in the picture, each with its meaning beside it; without places, on it."""
+    """The samples of the legend: nodes drawn as in the picture, with their meaning beside them (inside, without positions)."""
     for number, entry in enumerate(legend_entries(drawing)):
         yield f"  {_sample(f'legend{number}', entry, drawing, places)}"
         if places is not None:
@@ -141,18 +142,18 @@ def _legend(drawing: Drawing, places: Places | None) -> Iterable[str]:
 def _sample(name: str, entry: LegendEntry, drawing: Drawing, places: Places | None) -> str:
     line = line_sample(entry.name, drawing.theme)
     look, shape, is_double = legend_sample(entry.name, drawing.theme, drawing.scale is not None)
-    if places is None:  # for other tools: nothing but a node that says what it is
+    if places is None:  # for other tools: a plain node with its meaning
         return f"{name} [{_listed({'shape': 'box' if shape == 'pill' else shape, 'label': entry.words})}];"
     place = entry.sample_place(places.legend)
     if line:
         return f"{name} [{_listed(_fixed(SAMPLE, place))} label=<{line}>];"
-    size = (SAMPLE[0] - 8, SAMPLE[1] - 8) if is_double else SAMPLE  # the second line is drawn around the first
+    size = (SAMPLE[0] - 8, SAMPLE[1] - 8) if is_double else SAMPLE  # the second line of a double border is outside the first
     attributes = {key: str(value) for key, value in _fixed(size, place).items() if key != "shape"} | {"label": ""}
     return _node(DrawnNode(name, "", ("",), look, shape, is_double=is_double, attributes=attributes), drawing, None)
 
 
 def _fixed(size: tuple[float, float], middle: Point) -> dict[str, object]:
-    """A node of the legend: where it is, and how large, in points."""
+    """Attributes of a node of the legend: its position and size in points."""
     width, height = size
     place = {"pos": write_point(middle), "width": width / 72, "height": height / 72}
     return {"class": "legend", "shape": "none", "margin": 0, "fixedsize": "true", **place}
@@ -220,7 +221,7 @@ def _box(box: DrawnBox, name: str, drawing: Drawing, places: Places | None) -> s
 
 
 def title_lines(box: DrawnBox, cut: int = 0) -> tuple[str, ...]:
-    """The title of a box; with less of it where there is no room: first without remarks, then with the end of the address."""
+    """The title of a box, shortened in steps: first without remarks, then with only the end of the address."""
     if cut == 0:
         return box.lines
     address, *facts = box.lines
@@ -230,13 +231,13 @@ def title_lines(box: DrawnBox, cut: int = 0) -> tuple[str, ...]:
 
 
 def title_width(lines: tuple[str, ...], style: Style) -> float:
-    """About how many points wide a title is. Twice that is asked for, so that an arrow can pass beside it."""
+    """The approximate width of a title in points. Twice as much is reserved, so that an arrow can pass beside it."""
     title, *facts = lines
     return max(0.68 * style.title_size * len(title) + 1, *(0.59 * style.text_size * len(fact) for fact in facts), 20.0)
 
 
 def _room(drawing: Drawing) -> float:
-    """Inches between ranks: more where many arrows have notes, most where these lie along the arrows."""
+    """Inches between ranks: more if many arrows have notes, most if notes lie along the arrows."""
     if drawing.direction in ("right", "left") and any(edge.is_text_on_arrow for edge in drawing.edges):
         return 0.95
     notes = sum(len(edge.text) > 3 for edge in drawing.edges if edge.source != edge.target)
@@ -253,7 +254,7 @@ def _edge(number: int, edge: DrawnEdge, drawing: Drawing, places: Places | None,
         attributes["constraint"] = "false"
     if places is None:
         attributes["id"] = f"e{number}"
-        if edge.text and edge.source == edge.target:  # room for it is found with the layout
+        if edge.text and edge.source == edge.target:  # room for it is reserved in the layout
             attributes["label"] = f" {edge.text}"
         elif edge.text and not for_layout:
             attributes["xlabel"] = edge.text
@@ -266,7 +267,7 @@ def _edge(number: int, edge: DrawnEdge, drawing: Drawing, places: Places | None,
             else:
                 attributes["label"] = edge.text
     first, last = edge.source, edge.target
-    if edge.is_backward:  # laid out as an arrow that goes with the others, and drawn the other way
+    if edge.is_backward:  # laid out forwards, and drawn backwards
         first, last = last, first
         attributes["dir"] = "back"
     attributes |= edge.attributes
@@ -274,7 +275,7 @@ def _edge(number: int, edge: DrawnEdge, drawing: Drawing, places: Places | None,
 
 
 def ground(drawing: Drawing, box_named: str) -> str:
-    """The colour behind a text: that of the box it is in, or the page's."""
+    """The colour behind a text: of the box around it, or of the page."""
     if not box_named:
         return drawing.theme.page
     box = drawing.boxes[int(box_named.removeprefix(_BOX))]
@@ -282,7 +283,7 @@ def ground(drawing: Drawing, box_named: str) -> str:
 
 
 def _on_ground(text: str, color: str) -> str:
-    """Text that stands on its arrow, which it hides."""
+    """Text on its own arrow, which it covers."""
     frame = f'border="0" cellborder="0" cellspacing="0" cellpadding="1" bgcolor="{escape(color)}"'
     return f"<table {frame}><tr><td>{escape(text)}</td></tr></table>"
 

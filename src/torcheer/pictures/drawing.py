@@ -1,6 +1,7 @@
-"""Nodes that feed very many others, or are fed by them: masks, rotary tables, shared inputs, outputs of every layer.
+"""Makes a drawing from a view: nodes, edges and boxes with their texts and looks, before the layout places them.
 
-Drawn with all their edges, they would tie a layout into a knot.
+Also finds hubs (nodes with very many edges, which are drawn as small references), colour scales, and the arrows to draw
+straight.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class References:
 
 
 def references(graph: Graph) -> References:
-    """The edges of nodes with more than a few. One stays, so that a hub is not alone: to the first, or from the last."""
+    """The edges of hubs that become references. One edge per hub stays an arrow: the first out of it, or the last into it."""
     feeding = _hubs(graph, lambda edge: edge.source)
     cut = dict.fromkeys(edge for edges in feeding for edge in edges[1:])
     fed = _hubs(graph, lambda edge: edge.target if graph.by_key[edge.target].kind == "output" else "")
@@ -50,7 +51,7 @@ def references(graph: Graph) -> References:
 
 
 def _hubs(graph: Graph, end: Callable[[Edge], str]) -> list[list[Edge]]:
-    """The edges that share an end with many others, by this end."""
+    """Groups of edges that share an end with many others."""
     found: dict[str, list[Edge]] = {}
     for edge in graph.edges:
         if not edge.is_feedback and (key := end(edge)):
@@ -60,12 +61,12 @@ def _hubs(graph: Graph, end: Callable[[Edge], str]) -> list[list[Edge]]:
 
 # Colour by a number: time, memory, parameters, or the result of a function.
 
-_FAR_APART = 50.0  # from this ratio on, a scale is logarithmic
+_FAR_APART = 50.0  # the ratio of values from which a scale is logarithmic
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Values by node, and what they are called. Nodes without a value are not coloured."""
+    """Values of nodes, with their title and format. Nodes without a value are not coloured."""
 
     title: str
     values: dict[str, float]
@@ -75,7 +76,7 @@ class Scale:
     words: Callable[[float], str]
 
     def share(self, value: float) -> float:
-        """Where a value lies between the ends, 0 to 1."""
+        """The position of a value between the ends, 0 to 1."""
         if self.high <= self.low:
             return 0.5
         if self.is_log:
@@ -95,7 +96,7 @@ _MEASURES: dict[str, tuple[str, Callable[[Node], float | None], Callable[[float]
 
 
 def make_scale(graph: Graph, color_by: str | Callable[[Any], float | None] | None) -> Scale | None:
-    """The scale of the option `color_by`; None without it."""
+    """The scale for the option `color_by`; None without it."""
     if color_by is None:
         return None
     if color_by in ("flops", "grad"):
@@ -113,17 +114,16 @@ def make_scale(graph: Graph, color_by: str | Callable[[Any], float | None] | Non
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    """What a user's function is called."""
+    """The title for a user's function."""
     name = getattr(function, "__name__", "")
     return "value" if name in ("", "<lambda>") else name.strip("_").replace("_", " ")
 
 
-# Which arrows are to be straight: those on the longest ways through a graph. Skips and side branches bend around
-# them.
+# Arrows to draw straight: those on the longest paths through a graph. Skips and side branches bend around them.
 
 
 def spine(graph: Graph, edges: Iterable[Edge]) -> set[tuple[str, str]]:
-    """The arrows that are, at both of their ends, on the longest way; of equally long ones, the one that ran first."""
+    """The edges that are, at both ends, on the longest path; of equally long paths, the one that ran first."""
     forward = [edge for edge in edges if not edge.is_feedback]
     entering: dict[str, list[Edge]] = {}
     leaving: dict[str, list[Edge]] = {}
@@ -150,21 +150,21 @@ def spine(graph: Graph, edges: Iterable[Edge]) -> set[tuple[str, str]]:
     }
 
 
-# The drawing: plain nodes, edges and boxes with their words and looks, before the layout places them.
+# The drawing: plain nodes, edges and boxes with their texts and looks, before the layout places them.
 
 Attributes = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnNode:
-    """A node with its words and its looks. The first line is its name."""
+    """A node with its texts and its look. The first line is its name."""
 
     id: str
     key: str
     lines: tuple[str, ...]
     look: Look
     shape: str
-    box: str | None = None  # the key of the innermost box it is in
+    box: str | None = None  # the key of the innermost box around it
     is_double: bool = False
     is_reference: bool = False
     attributes: Attributes = field(default_factory=dict)
@@ -177,10 +177,10 @@ class DrawnEdge:
     text: str = ""
     line: str = "solid"
     weight: int = 1
-    is_free: bool = False  # does not constrain the layout
-    is_backward: bool = False  # goes against the order of the nodes
+    is_free: bool = False  # does not influence the layout
+    is_backward: bool = False  # against the order of the nodes
     is_text_on_arrow: bool = False
-    around: str = ""  # of an arrow to the next block, which goes around it: the key of its box, or the id of its node
+    around: str = ""  # for the arrow around a repeated block: the key of its box, or the id of its node
     attributes: Attributes = field(default_factory=dict)
 
 
@@ -190,13 +190,13 @@ class DrawnBox:
     parent: str | None
     lines: tuple[str, ...]
     depth: int
-    has_arrow_inside: bool = False  # an arrow goes around something in it
+    has_arrow_inside: bool = False  # an arrow goes around something inside
     attributes: Attributes = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Everything in a picture, in execution order; boxes, outer ones first."""
+    """A whole picture, in execution order; outer boxes first."""
 
     title: str
     notes: tuple[str, ...]
@@ -206,19 +206,19 @@ class Drawing:
     nodes: tuple[DrawnNode, ...]
     edges: tuple[DrawnEdge, ...]
     boxes: tuple[DrawnBox, ...]
-    seen: tuple[str, ...] = ()  # the kinds of things in it that the legend explains
+    seen: tuple[str, ...] = ()  # the kinds of things that the legend explains
     scale: Scale | None = None
     attributes: Attributes = field(default_factory=dict)
-    below: tuple[tuple[str, str], ...] = ()  # ids of nodes: the second stands after the first
+    below: tuple[tuple[str, str], ...] = ()  # (id, id): the second node is placed after the first
 
 
 def make_drawing(view: View, options: PictureOptions) -> Drawing:
     """The drawing of a view."""
     graph = add_gradient_edges(view.graph) if options.show_gradients else view.graph
-    return _Draughtsman(graph, options).drawing(view.notes)
+    return _DrawingMaker(graph, options).drawing(view.notes)
 
 
-class _Draughtsman:
+class _DrawingMaker:
     def __init__(self, graph: Graph, options: PictureOptions) -> None:
         self.graph = graph
         self.options = options
@@ -230,7 +230,7 @@ class _Draughtsman:
         looped = {edge.source for edge in graph.edges if edge.is_to_next_block and edge.source == edge.target}
         self.looped = [node for node in graph.nodes if node.key in looped and own_repeats(node, graph) > 1]
         inner = (*(graph.boxes[key].path[:-1] for key in self.repeated), *(node.modules for node in self.looped))
-        self.around_arrows = {key for path in inner for key in path}  # boxes with an arrow around something in them
+        self.around_arrows = {key for path in inner for key in path}  # boxes with an arrow around something inside
         self.seen: dict[str, None] = {}
         self.straight: set[tuple[str, str]] = set()
 
@@ -291,7 +291,7 @@ class _Draughtsman:
         return replace(look, fill=fill, text=readable_ink(fill))
 
     def _note(self, name: LookName, node: Node, is_double: bool) -> None:
-        """Remember what the legend has to explain."""
+        """Remember the kinds that the legend must explain."""
         seen: list[str] = [name]
         if node.kind == "stub":
             seen.append("stub")
@@ -316,25 +316,25 @@ class _Draughtsman:
         if edge.positions and text and not text.startswith("pass"):
             self.seen["positions"] = None
         source, target = self.ids[edge.source], self.ids[edge.target]
-        is_only = len(self.graph.edges_in[edge.target]) == 1  # pulls a branch up to where it begins
+        is_only = len(self.graph.edges_in[edge.target]) == 1  # pulls a branch towards its beginning
         weight = 100 if (edge.source, edge.target) in self.straight else 2 if is_only else 1
         is_backward = edge.is_feedback and int(source[1:]) > int(target[1:])
         own = self._overrides("edge", edge)
-        if edge.is_gradient:  # runs beside the edge of the data, and does not change the layout
+        if edge.is_gradient:  # drawn beside the data edge, without influence on the layout
             own = {"color": self.theme.gradient, **own}
             return DrawnEdge(source, target, "", "dashed", 0, True, attributes=own)
         is_on_arrow = bool(edge.pass_note) and "pass" in text
         return DrawnEdge(source, target, text, line, weight, edge.is_feedback, is_backward, is_on_arrow, attributes=own)
 
     def _is_around(self, edge: Edge) -> bool:
-        """Whether the arrow around a repeated block, or around the node of a collapsed one, stands for an edge."""
+        """True if the arrow around a repeated block, or around a collapsed node, replaces this edge."""
         if not edge.is_to_next_block:
             return False
         source, target = (set(self.graph.by_key[key].modules) for key in (edge.source, edge.target))
         return edge.source == edge.target or not self.repeated.isdisjoint(source & target)
 
     def _arrows_around(self) -> Iterator[DrawnEdge]:
-        """For each block that is repeated in a row, one arrow from its end to its beginning."""
+        """For each repeated block, one arrow from its end to its beginning."""
         inside: dict[str, list[str]] = {}
         for node in self.graph.nodes:
             for key in node.modules:
@@ -346,7 +346,7 @@ class _Draughtsman:
             yield DrawnEdge(last, first, line="dashed", weight=0, is_free=True, around=around)
 
     def _refer(self, hubs: References, nodes: list[DrawnNode], edges: list[DrawnEdge]) -> None:
-        """Draw the edges of hubs as small references: at its other end each has a node that names the hub."""
+        """Draw the edges of hubs as small references: at the other end stands a node with the hub's name."""
         theme = self.theme
         look = Look(theme.page, theme.looks["internal"].border, 0.8, "dotted", theme.faint)
         for number, edge in enumerate((*hubs.cut, *hubs.ending)):
@@ -363,7 +363,7 @@ class _Draughtsman:
             self.seen["reference"] = None
 
     def _below(self) -> Iterator[tuple[str, str]]:
-        """Pairs of nodes of which the second is to stand after the first: outputs after the modules that make them."""
+        """Pairs of nodes of which the second is placed after the first: outputs after the modules that make them."""
         last = {key: self.ids[node.key] for node in self.graph.nodes for key in node.modules}
         for edge in self.graph.edges:
             source, target = self.graph.by_key[edge.source], self.graph.by_key[edge.target]
@@ -390,7 +390,7 @@ def _text(value: Value, thing: object) -> str:
 
 
 def look_name(node: Node) -> LookName:
-    """The kind of node a reader is to see at a glance."""
+    """The kind of a node that its look must show."""
     if node.kind == "failed" or node.error:
         return "failed"
     if node.kind in ("input", "output", "opaque", "buffer", "omitted"):
@@ -413,7 +413,7 @@ def _shape(node: Node) -> str:
 
 
 def _boxes_drawn(graph: Graph) -> set[str]:
-    """The modules that get a box: all except those with one node, which says itself which module returned it."""
+    """The modules that get a box: all except those with a single node that already names the module."""
     inside: Counter[str] = Counter(key for node in graph.nodes for key in node.modules)
     alone = set()
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""Points, rectangles and curves, and how Graphviz writes them."""
+"""Points, rectangles, curves and arrows, and their format in Graphviz."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 Point = tuple[float, float]
 Cell = tuple[int, int]  # column and row
-CELL = 60.0  # points; the grid that things nearby are found with
-_EDGE = 1e-6  # cells; a line so close to a cell goes through it, whatever way its places are rounded
+CELL = 60.0  # points; the cell size of the grid that finds neighbours
+_EDGE = 1e-6  # cells; tolerance for a line that touches a cell, against rounding
 _TIP = 6.0  # points; the length of an arrowhead
 
 
@@ -27,12 +27,12 @@ class Rect:
 
     @property
     def x(self) -> float:
-        """Of the middle."""
+        """The middle's x."""
         return (self.left + self.right) / 2
 
     @property
     def y(self) -> float:
-        """Of the middle."""
+        """The middle's y."""
         return (self.low + self.high) / 2
 
     @property
@@ -49,20 +49,20 @@ class Rect:
 
     @classmethod
     def around(cls, middle: Point, width: float, height: float) -> Rect:
-        """The rectangle of a size around a point."""
+        """The rectangle with this middle and size."""
         x, y = middle
         return cls(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
 
     def mapped(self, change: Callable[[Point], Point]) -> Rect:
-        """The rectangle with both corners changed."""
+        """The rectangle with both corners mapped."""
         return bounds_of((), [change((self.left, self.low)), change((self.right, self.high))])
 
     def moved(self, by: Point) -> Rect:
-        """The rectangle elsewhere."""
+        """The rectangle, moved."""
         return Rect(self.left + by[0], self.low + by[1], self.right + by[0], self.high + by[1])
 
     def overlap(self, other: Rect) -> float:
-        """The area that two have in common."""
+        """The area of the intersection."""
         if self.left >= other.right or other.left >= self.right or self.low >= other.high or other.low >= self.high:
             return 0.0
         width = min(self.right, other.right) - max(self.left, other.left)
@@ -72,7 +72,7 @@ class Rect:
         return self.left <= point[0] <= self.right and self.low <= point[1] <= self.high
 
     def is_crossed(self, a: Point, b: Point) -> bool:
-        """Whether a line between two points goes through it."""
+        """True if the line between two points crosses the rectangle."""
         (x, y), (z, w) = a, b
         if (x <= self.left and z <= self.left) or (x >= self.right and z >= self.right):
             return False
@@ -96,14 +96,14 @@ class Rect:
 
 
 def bounds_of(rects: Iterable[Rect], points: Iterable[Point] = ()) -> Rect:
-    """The smallest rectangle around others, and around points."""
+    """The smallest rectangle around rectangles and points."""
     corners = [corner for rect in rects for corner in ((rect.left, rect.low), (rect.right, rect.high))]
     xs, ys = zip(*corners, *points, strict=True)
     return Rect(min(xs), min(ys), max(xs), max(ys))
 
 
 def cells_along(a: Point, b: Point) -> Iterator[tuple[int, int, int]]:
-    """The cells that a line between two points goes through: for each row, the first and the last column, and the row.
+    """The cells crossed by the line between two points: (first column, last column, row) for each row.
 
     >>> list(cells_along((10, 0), (130, 80)))
     [(0, 1, 0), (1, 2, 1)]
@@ -117,7 +117,7 @@ def cells_along(a: Point, b: Point) -> Iterator[tuple[int, int, int]]:
 
 
 def moved(point: Point, by: Point) -> Point:
-    """A point elsewhere."""
+    """The point, moved."""
     return point[0] + by[0], point[1] + by[1]
 
 
@@ -127,49 +127,49 @@ def sides(rect: Rect) -> Iterator[tuple[Point, Point]]:
 
 
 def read_point(text: str) -> Point:
-    """A point, as Graphviz writes it."""
+    """Read a point from Graphviz."""
     x, y = text.split(",")[:2]
     return float(x), float(y)
 
 
 def write_point(point: Point) -> str:
-    """A point as Graphviz reads it."""
+    """Write a point for Graphviz."""
     return f"{point[0]:.2f},{point[1]:.2f}"
 
 
 def read_rect(text: str) -> Rect:
-    """A rectangle, as Graphviz writes it."""
+    """Read a rectangle from Graphviz."""
     return Rect(*map(float, text.split(",")))
 
 
 def write_rect(rect: Rect) -> str:
-    """A rectangle as Graphviz reads it."""
+    """Write a rectangle for Graphviz."""
     return ",".join(f"{side:.2f}" for side in astuple(rect))
 
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """A Bézier curve of 3n + 1 points from tail to head, and the tips beyond its ends where it has them."""
+    """A Bézier curve of 3n + 1 points from tail to head, with optional tips beyond its ends."""
 
     curve: tuple[Point, ...]
     head: Point | None = None
-    tail: Point | None = None  # of an arrow that was laid out the other way round
+    tail: Point | None = None  # for an arrow that was laid out in reverse
 
     def mapped(self, change: Callable[[Point], Point]) -> Arrow:
-        """The arrow with every point changed."""
+        """The arrow with every point mapped."""
         head, tail = (change(tip) if tip is not None else None for tip in (self.head, self.tail))
         return Arrow(tuple(map(change, self.curve)), head, tail)
 
     def moved(self, by: Point) -> Arrow:
-        """The arrow elsewhere."""
+        """The arrow, moved."""
         return self.mapped(lambda point: moved(point, by))
 
     def reversed(self) -> Arrow:
-        """The same line, begun at its other end."""
+        """The same line in the other direction."""
         return Arrow(self.curve[::-1], self.tail, self.head)
 
     def line(self) -> list[Point]:
-        """The arrow as a line with many corners, from tail to head."""
+        """The arrow as a polyline, from tail to head."""
         way = [self.tail] if self.tail is not None else []
         way += self.curve[:1]
         for i in range(0, len(self.curve) - 3, 3):
@@ -180,14 +180,14 @@ class Arrow:
 
 
 def read_arrow(pos: str) -> Arrow:
-    """An arrow, as Graphviz writes it."""
+    """Read an arrow from Graphviz."""
     words = pos.split()
     tips = {word[0]: read_point(word[2:]) for word in words if word[:2] in ("s,", "e,")}
     return Arrow(tuple(read_point(word) for word in words if word[0] not in "se"), tips.get("e"), tips.get("s"))
 
 
 def write_arrow(arrow: Arrow) -> str:
-    """An arrow as Graphviz reads it."""
+    """Write an arrow for Graphviz."""
     tips = [f"{name},{write_point(tip)}" for name, tip in (("s", arrow.tail), ("e", arrow.head)) if tip is not None]
     return " ".join([*tips, *map(write_point, arrow.curve)])
 
@@ -197,7 +197,7 @@ def _curve(points: Sequence[Point]) -> Iterator[Point]:
 
 
 def along_curve(points: Sequence[Point], steps: int) -> Iterator[Point]:
-    """Points along a Bézier curve of four, without the first."""
+    """Points along a cubic Bézier curve, without the first."""
     for step in range(1, steps + 1):
         t = step / steps
         u = 1 - t
@@ -207,7 +207,7 @@ def along_curve(points: Sequence[Point], steps: int) -> Iterator[Point]:
 
 
 def rounded(corners: Sequence[Point], radius: float) -> list[Point]:
-    """A line with round corners, as a Bézier curve of 3n + 1 points."""
+    """A polyline with rounded corners, as a Bézier curve of 3n + 1 points."""
     curve = [corners[0]]
     here = corners[0]
     for corner, beyond in pairwise(corners[1:]):
@@ -218,7 +218,7 @@ def rounded(corners: Sequence[Point], radius: float) -> list[Point]:
 
 
 def _towards(a: Point, b: Point, distance: float) -> Point:
-    """The point on the way from one to another at a distance, halfway at most."""
+    """The point at a distance from `a` towards `b`, at most halfway."""
     share = min(distance / max(math.dist(a, b), 1e-9), 0.5)
     return a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share
 
@@ -228,13 +228,13 @@ def _straight(a: Point, b: Point) -> list[Point]:
 
 
 def bent_arrow(corners: Sequence[Point], radius: float = 5.0) -> Arrow:
-    """An arrow with round corners and its tip at the last of them."""
+    """An arrow with rounded corners and its tip at the last point."""
     tip = corners[-1]
     return Arrow(tuple(rounded([*corners[:-1], _towards(tip, corners[-2], _TIP)], radius)), tip)
 
 
 def arrow_around(rect: Rect, direction: str, room: float) -> Arrow:
-    """An arrow that leaves a rectangle where the model does, goes around it, and enters where the model does."""
+    """An arrow around a rectangle, from its end to its beginning in the model's direction."""
     if direction in ("right", "left"):
         y = rect.low + min(14.0, rect.height / 4)
         ends = (rect.right, rect.left) if direction == "right" else (rect.left, rect.right)
@@ -250,12 +250,12 @@ def arrow_around(rect: Rect, direction: str, room: float) -> Arrow:
     return bent_arrow([(x, ends[0]), *turns, (x, ends[1])])
 
 
-# What a layout found: where nodes, arrows and boxes are, before words have their places.
+# The positions from a layout of nodes, arrows and boxes, before texts are placed.
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Places by the names in the DOT text; arrows by the number of their edge."""
+class GraphvizLayout:
+    """Positions by names in the DOT text; arrows by the number of their edge."""
 
     bounds: Rect
     head: Rect | None  # title, notes and legend
@@ -263,16 +263,16 @@ class Found:
     arrows: dict[int, Arrow]
     boxes: Mapping[str, Rect]
     title_heights: Mapping[str, float] = field(default_factory=dict)  # by box
-    texts: Mapping[int, Point] = field(default_factory=dict)  # of edges, where the layout placed them
+    texts: Mapping[int, Point] = field(default_factory=dict)  # of edges whose texts the layout placed
 
 
-def read_layout(laid_out: bytes) -> Found:
-    """The places in a layout that Graphviz wrote as JSON."""
+def read_layout(laid_out: bytes) -> GraphvizLayout:
+    """The positions in a layout that Graphviz wrote as JSON."""
     read: dict[str, Any] = json.loads(laid_out)
     objects = read.get("objects", [])
     edges = {int(one["id"][1:]): one for one in read.get("edges", ()) if "id" in one}
     boxes = {one["name"]: one for one in objects if "bb" in one}
-    return Found(
+    return GraphvizLayout(
         bounds=read_rect(read["bb"]),
         head=_rect(read["lp"], read["lwidth"], read["lheight"]) if "lp" in read else None,
         nodes={
@@ -286,5 +286,5 @@ def read_layout(laid_out: bytes) -> Found:
 
 
 def _rect(middle: str, width: str, height: str) -> Rect:
-    """A rectangle by its middle, and its size in inches."""
+    """A rectangle from its middle, and its size in inches."""
     return Rect.around(read_point(middle), float(width) * 72, float(height) * 72)

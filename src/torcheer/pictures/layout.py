@@ -1,4 +1,4 @@
-"""Calls Graphviz in another process, with a time limit: the one in pygraphviz, or else the `dot` command."""
+"""Lays graphs out with Graphviz, in another process with a time limit: pygraphviz, or else the `dot` command."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from . import worker
 from .columns import in_columns
 from .dot import Places, box_name, dot_text, title_lines, title_width
 from .drawing import Drawing, DrawnEdge, DrawnNode, make_drawing
-from .geometry import Found, Point, Rect, along_curve, bounds_of, read_layout
+from .geometry import GraphvizLayout, Point, Rect, along_curve, bounds_of, read_layout
 from .options import Look, PictureOptions
 from .placing import place_words
 from .views import View, check_drawable, views
 
-_LONGEST = 86_400.0  # seconds; no system waits for infinitely many
+_LONGEST = 86_400.0  # seconds; no system supports an infinite wait
 HOW_TO_GET_IT = f"{sys.executable or 'python'} -m pip install 'pygraphviz>=2.0'"
 
 
@@ -33,7 +33,7 @@ class TooSlow(DrawingFailed):
 
 
 def run_graphviz(source: str, engine: str, form: str, limit: float) -> bytes:
-    """What Graphviz makes of DOT text."""
+    """The output of Graphviz for a DOT text."""
     tried: list[str] = []
     for command in _commands(engine, form):
         done = _run(command, source, limit)
@@ -54,7 +54,7 @@ def run_graphviz(source: str, engine: str, form: str, limit: float) -> bytes:
 
 
 def _commands(engine: str, form: str) -> list[list[str]]:
-    """The ways to run Graphviz on this machine, the best first."""
+    """The commands that run Graphviz on this machine, the best first."""
     folder, system = _pygraphviz_folder(), shutil.which("dot")
     own = [[sys.executable, "-I", str(Path(worker.__file__)), folder, engine, form]] if folder and sys.executable else []
     return [*own, [system, f"-K{engine}", f"-T{form}"]] if system is not None else own
@@ -69,13 +69,13 @@ def _pygraphviz_folder() -> str | None:
 
 
 def _run(command: list[str], source: str, limit: float) -> subprocess.CompletedProcess[bytes]:
-    no_window = getattr(subprocess, "CREATE_NO_WINDOW", 0)  # of Windows
+    no_window = getattr(subprocess, "CREATE_NO_WINDOW", 0)  # Windows only
     pipe = subprocess.PIPE
     try:
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, creationflags=no_window)
     except OSError as error:
         raise DrawingFailed(f"Graphviz could not be started ({command[0]}: {error}).") from error
-    try:  # `subprocess.run` has a limit too, but waits without end for a process that it has killed
+    try:  # `subprocess.run` also has a limit, but waits without end for a process that it has killed
         made, said = process.communicate(source.encode(), min(limit, _LONGEST))
     except subprocess.TimeoutExpired as error:
         raise TooSlow(f"the layout was stopped after {limit:.1f} s.") from error
@@ -84,7 +84,7 @@ def _run(command: list[str], source: str, limit: float) -> subprocess.CompletedP
     return subprocess.CompletedProcess(command, process.returncode, made, said)
 
 
-# A graph laid out but not drawn: rectangles, curves and words with their places, for whichever library draws them.
+# A layout for another library to draw: positions of rectangles, curves and texts.
 
 LEAST = 5.0  # seconds that even the last and smallest view gets
 _LOOK = Look("#FFFFFF", "#000000")
@@ -92,17 +92,17 @@ _LOOK = Look("#FFFFFF", "#000000")
 
 @dataclass(frozen=True, slots=True)
 class Companions:
-    """Further nodes, each beside one of the graph, and arrows among them that run against those of the graph: gradients."""
+    """Extra nodes, each beside a node of the graph, with arrows against those of the graph: gradients."""
 
-    lines: Mapping[str, tuple[str, ...]]  # what is written on each, by the key of the node it stands beside
-    edges: Iterable[tuple[str, str]] = ()  # from and to, by these keys
+    lines: Mapping[str, tuple[str, ...]]  # the text of each, by the key of the node beside it
+    edges: Iterable[tuple[str, str]] = ()  # (source, target), by these keys
 
 
 @dataclass(frozen=True, slots=True)
 class LaidOutNode:
-    """A node with its words and its place."""
+    """A node with its text and its position."""
 
-    node: Node  # the node of the graph that it is, that it stands beside, or that a small reference stands for
+    node: Node  # the node of the graph that it is, stands beside, or refers to
     lines: tuple[str, ...]
     place: Rect
     is_reference: bool = False
@@ -111,44 +111,44 @@ class LaidOutNode:
 
 @dataclass(frozen=True, slots=True)
 class LaidOutEdge:
-    """An arrow: a Bézier curve of 3n + 1 points, and the tip behind its last one."""
+    """An arrow: a Bézier curve of 3n + 1 points, and the tip after its last point."""
 
     curve: tuple[Point, ...]
     tip: Point
     line: str = "solid"  # or dashed, dotted
     text: str = ""
     text_place: Point = (0.0, 0.0)
-    is_beside: bool = False  # leads to a node that stands beside one of the graph
+    is_beside: bool = False  # leads to a companion
 
     def sampled(self, steps: int = 6) -> list[Point]:
-        """Points along the curve, `steps` for each of its parts, and the tip."""
+        """Points along the curve, `steps` for each segment, and the tip."""
         parts = [self.curve[start : start + 4] for start in range(0, len(self.curve) - 3, 3)]
         return [self.curve[0], *(point for part in parts for point in along_curve(part, steps)), self.tip]
 
 
 @dataclass(frozen=True, slots=True)
 class LaidOutBox:
-    """A module around what ran in it."""
+    """A box around the nodes of a module."""
 
     lines: tuple[str, ...]
     depth: int
     place: Rect
-    corner: Point  # where the title begins, halfway up
+    corner: Point  # where the title begins, at half its height
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Everything in a picture. y grows upwards, and a unit is a point of print."""
+    """All positions of a picture. y grows upwards; the unit is a point (1/72 inch)."""
 
     title: str
-    graph: Graph  # the view that is laid out
+    graph: Graph  # the view that was laid out
     nodes: tuple[LaidOutNode, ...]
     edges: tuple[LaidOutEdge, ...]
     boxes: tuple[LaidOutBox, ...]
 
     @property
     def bounds(self) -> Rect:
-        """The rectangle around all of it."""
+        """The rectangle around everything."""
         places = [*(node.place for node in self.nodes), *(box.place for box in self.boxes)]
         return bounds_of(places, [point for edge in self.edges for point in edge.curve])
 
@@ -160,7 +160,7 @@ def lay_out(
     most: int | None = None,
     beside: Callable[[Graph], Companions] | None = None,
 ) -> Layout:
-    """Find a place for everything in the picture of a graph.
+    """Compute the positions for the picture of a graph.
 
     >>> import torch, torcheer
     >>> from torcheer.pictures import lay_out
@@ -169,11 +169,11 @@ def lay_out(
     ['input_1_0', 'relu_1_1', 'output_1_2']
 
     Args:
-        graph: what to lay out; as in pictures, what is too large or too slow is laid out with fewer modules open.
-        options: as of a picture; it has columns only where `columns` says so.
-        most: a graph of up to so many nodes is laid out as it is; a larger one as a view with at most so many nodes that leaves
-            no operations out. `DrawingFailed` is raised where there is no such view.
-        beside: returns further nodes for the view that is laid out.
+        graph: the graph. As in pictures, if it is too large or too slow, fewer modules are open.
+        options: as for a picture; columns only if `columns` is given.
+        most: a graph of up to this many nodes is laid out as it is; a larger one as a view with at most this many nodes and
+            no omitted operations. `DrawingFailed` is raised if there is no such view.
+        beside: returns companions for the view that is laid out.
     """
     options = options or PictureOptions()
     check_drawable(graph)
@@ -201,7 +201,7 @@ def _views(graph: Graph, options: PictureOptions, most: int | None) -> Iterator[
 def first_laid_out(
     tries: Iterable[View], draw: Callable[[View], Drawing], title: str, time_limit: float
 ) -> tuple[View, Drawing, bytes]:
-    """The first view whose layout Graphviz finds within the time, with what it wrote."""
+    """The first view that Graphviz lays out within the time, with Graphviz's output."""
     end = time.monotonic() + time_limit
     slow = 0
     for view in tries:
@@ -225,7 +225,7 @@ def first_laid_out(
 
 
 def _with_companions(drawing: Drawing, graph: Graph, companions: Companions) -> Drawing:
-    """The drawing with further nodes, whose names begin with `g`, and the arrows between them.
+    """The drawing with companions, whose names begin with `g`, and the arrows between them.
 
     For the layout, arrows against the order of the graph are reversed, so that both stand side by side.
     """
@@ -245,7 +245,7 @@ def _with_companions(drawing: Drawing, graph: Graph, companions: Companions) -> 
 # Places -----------------------------------------------------------------------------------------------------------
 
 
-def _read(drawing: Drawing, graph: Graph, found: Found) -> Layout:
+def _read(drawing: Drawing, graph: Graph, found: GraphvizLayout) -> Layout:
     places = place_words(found, drawing)
     nodes = [
         LaidOutNode(graph.by_key[one.key], one.lines, found.nodes[one.id], one.is_reference, one.id[0] == "g")
@@ -264,7 +264,7 @@ def _read(drawing: Drawing, graph: Graph, found: Found) -> Layout:
 
 
 def _edge(number: int, edge: DrawnEdge, places: Places) -> LaidOutEdge:
-    arrow = places.edges[number].reversed() if edge.is_backward else places.edges[number]  # laid out the other way
+    arrow = places.edges[number].reversed() if edge.is_backward else places.edges[number]  # laid out in reverse
     text = edge.text if number in places.edge_texts else ""
     text_place = places.edge_texts.get(number, (0.0, 0.0))
     return LaidOutEdge(arrow.curve, arrow.head or arrow.curve[-1], edge.line, text, text_place, edge.target[0] == "g")

@@ -1,4 +1,4 @@
-"""How wide text is in Helvetica, and in Arial and Liberation Sans, which have the same widths."""
+"""The head of a picture (title, notes, colour scale, legend), and the width of texts in Helvetica."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from .drawing import Drawing
 from .options import Look, Theme, ramp_color
 
-# Widths in thousandths of the font size. Characters that are not listed are as wide as a digit.
+# Widths in thousandths of the font size; Arial and Liberation Sans have the same. Unlisted characters have the width of a
+# digit.
 _DIGIT = 556
 _REGULAR = {
     191: "'",
@@ -79,7 +80,7 @@ def _unlisted(character: str) -> int:
     return 1000 if unicodedata.east_asian_width(character) in "WF" else _DIGIT
 
 
-# The head of a picture: its title, what a reader must know, and what its colours, shapes and lines mean.
+# The head of a picture: its title, notes for the reader, and the meaning of its colours, shapes and lines.
 
 _WORDS = {
     "input": "input",
@@ -105,7 +106,7 @@ _WORDS = {
 }
 SAMPLE = (22.0, 12.0)  # points
 _ROW = 15.0
-_WIDER = 1.2  # how much wider than Helvetica the font of a picture may be
+_WIDER = 1.2  # factor by which a picture's font may be wider than Helvetica
 _SHAPES = {"collapsed": "box3d", "buffer": "cylinder"}
 _ROUND = ("function output", "internal", "decision", "in place", "opaque", "failed")
 _COLUMN = 165.0  # points
@@ -114,12 +115,12 @@ _NOTE = 62  # characters in a line; a wider head would pull the legend apart
 
 
 def escape(text: str) -> str:
-    """Text as it may stand in a label. Graphviz would put a node's name for `\\N`, so backslashes are doubled."""
+    """Text escaped for a label. Backslashes are doubled, because Graphviz replaces `\\N` by a node's name."""
     return html.escape(text, quote=True).replace("\\", "\\\\")
 
 
 def head(drawing: Drawing) -> str:
-    """The label of the whole picture, in the markup of Graphviz, if it has one; at its end is room for the legend."""
+    """The label of the whole picture in Graphviz markup, empty if it has none; it ends with room for the legend."""
     theme, has_title = drawing.theme, drawing.style.has_head
     title = f'<tr><td align="left"><font point-size="15"><b>{escape(drawing.title)}</b></font></td></tr>'
     rows = [title] if has_title else []
@@ -137,7 +138,7 @@ def head(drawing: Drawing) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LegendEntry:
-    """A sample and what it means; `x` and `row` count from the upper left corner of the legend."""
+    """A sample and its meaning; `x` and `row` count from the upper left corner of the legend."""
 
     name: str
     words: str
@@ -150,7 +151,7 @@ class LegendEntry:
         return corner[0] + self.x + SAMPLE[0] / 2, corner[1] - (self.row + 0.5) * _ROW
 
     def words_place(self, corner: tuple[float, float]) -> tuple[float, float, float]:
-        """The middle of the words, and their width."""
+        """The middle of the text, and its width."""
         width = self.width - SAMPLE[0] - 4
         return corner[0] + self.x + SAMPLE[0] + 4 + width / 2, corner[1] - (self.row + 0.5) * _ROW, width
 
@@ -161,7 +162,7 @@ def legend_height(drawing: Drawing) -> float:
 
 
 def legend_entries(drawing: Drawing) -> list[LegendEntry]:
-    """What the legend of a drawing explains, filled column by column."""
+    """The entries of a drawing's legend, filled column by column."""
     names = [name for name in _WORDS if name in drawing.seen]
     columns = _columns(drawing)
     height = max(1, -(-len(names) // max(columns, 1)))
@@ -176,7 +177,7 @@ def legend_entries(drawing: Drawing) -> list[LegendEntry]:
 
 
 def _columns(drawing: Drawing) -> int:
-    """How many columns the legend has: about as many as the picture is wide."""
+    """The number of columns of the legend, about as many as fit the picture's width."""
     order = {node.id: position for position, node in enumerate(drawing.nodes)}
     rank = [0] * len(drawing.nodes)
     for edge in drawing.edges:
@@ -194,7 +195,7 @@ def _columns(drawing: Drawing) -> int:
 
 
 def legend_sample(name: str, theme: Theme, is_colored: bool) -> tuple[Look, str, bool]:
-    """The look and the shape of a node of this kind, and whether its line is double."""
+    """The look and shape of a node of this kind, and True if its border is double."""
     look = theme.looks.get(name, theme.looks["function"])  # type: ignore[call-overload]  # other names have the plain look
     if name == "reference":
         look = Look(theme.page, theme.looks["internal"].border, 1.0, "dotted")
@@ -208,7 +209,7 @@ def legend_sample(name: str, theme: Theme, is_colored: bool) -> tuple[Look, str,
 
 
 def line_sample(name: str, theme: Theme) -> str:
-    """The sample of a line, or of a note on an arrow, in the markup of Graphviz; empty where the sample is a node."""
+    """The sample of a line, or of a note on an arrow, in Graphviz markup; empty if the sample is a node."""
     if name == "positions":
         return f'<font point-size="8" color="{theme.faint}">0, 1</font>'
     if name not in ("feedback", "memory", "gradient"):

@@ -1,4 +1,7 @@
-"""Colours. Colour-blind readers can tell them apart; in grey print their lightness does, and shapes and words do besides."""
+"""The options of pictures, and their themes (colours) and styles (sizes).
+
+Colour-blind readers can tell the colours apart; grey prints differ in lightness, and shapes and texts help in both.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ class Look:
     border: str
     width: float = 1.0
     line: str = "solid"
-    text: str = ""  # the theme's ink unless given
+    text: str = ""  # default: the theme's ink
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Theme:
     box_fills: tuple[str, ...]  # by depth, in turn
     looks: dict[LookName, Look]
     ramp: tuple[str, ...]  # from little to much
-    unknown: str  # where nothing is known to colour by
+    unknown: str  # nodes without a value
     gradient: str  # arrows of gradients
 
 
@@ -144,7 +147,7 @@ THEMES = {"light": _LIGHT, "dark": _DARK, "paper": _PAPER}
 
 
 def luminance(color: str) -> float:
-    """How light a colour is, from 0 (black) to 1.
+    """The lightness of a colour, from 0 (black) to 1.
 
     >>> round(luminance("#FFFFFF"), 3), round(luminance("#000000"), 3)
     (1.0, 0.0)
@@ -155,7 +158,7 @@ def luminance(color: str) -> float:
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast of two colours as WCAG counts it; text is easy to read from 4.5.
+    """The contrast of two colours by WCAG; text is easy to read from 4.5 on.
 
     >>> round(contrast("#FFFFFF", "#000000"))
     21
@@ -165,7 +168,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def ramp_color(ramp: tuple[str, ...], share: float) -> str:
-    """The colour at a place between the ends of a ramp, 0 to 1."""
+    """The colour at a position between the ends of a ramp, 0 to 1."""
     at = min(max(share, 0.0), 1.0) * (len(ramp) - 1)
     low = min(int(at), len(ramp) - 2)
     parts = []
@@ -180,16 +183,16 @@ def readable_ink(fill: str) -> str:
     return max(("#16181D", "#FFFFFF"), key=lambda ink: contrast(ink, fill))
 
 
-# Styles: what pictures are for. They set sizes and room, how much is written, and how tall a picture may be.
+# Styles set sizes, distances, the amount of text, and the tallest shape of a picture.
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Sizes of text are in points, room around things in inches."""
+    """Text sizes are in points, distances in inches."""
 
     theme: str
     has_head: bool  # title, notes and legend
-    is_short: bool  # writes as little as a reader of a paper needs
+    is_short: bool  # only the text that a reader of a paper needs
     name_size: float
     text_size: float
     edge_size: float
@@ -198,12 +201,12 @@ class Style:
     solid_margin: str  # of collapsed modules
     room: float  # between nodes side by side
     rank_room: float
-    noted_rank_room: float  # where many arrows have notes
+    noted_rank_room: float  # if many arrows have notes
     box_margin: float  # in points
     arrow: float
-    line: float  # factor for the widths of lines
-    tallest: float  # the ratio of height to width from which on a picture is drawn in columns
-    tall: float  # the height from which on a picture is drawn in columns, in points
+    line: float  # factor for line widths
+    tallest: float  # the ratio of height to width from which a picture is drawn in columns
+    tall: float  # the height, in points, from which a picture is drawn in columns
     best: float  # the ratio of height to width that columns aim at
 
 
@@ -255,7 +258,7 @@ _POINTS = {"pt": 1.0, "px": 0.75, "mm": 72 / 25.4, "cm": 72 / 2.54, "in": 72.0}
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """A length as it was given: a number and its unit."""
+    """A length with its unit, as given by the user."""
 
     number: float
     unit: str
@@ -272,7 +275,7 @@ class Length:
 
 
 def read_length(length: object) -> Length:
-    """A length; a number is in points.
+    """Parse a length; a number is in points.
 
     >>> str(read_length("8.5 cm")), round(read_length("8.5cm").points, 1), read_length(240).points
     ('8.5cm', 240.9, 240.0)
@@ -289,7 +292,7 @@ def read_length(length: object) -> Length:
     return found
 
 
-# What a picture can be told: one frozen record, checked when it is made.
+# The options of a picture: one frozen record, checked when it is made.
 
 Direction = Literal["down", "up", "right", "left"]
 Measure = Literal["time", "memory", "flops", "params", "grad"]
@@ -299,7 +302,9 @@ PARTS = ("graph", "node", "edge", "module")
 
 
 class DrawOptions(TypedDict, total=False):
-    """The options of `draw` as named arguments: the fields of `PictureOptions`, one as `options`, and `vis_opt`."""
+    """The options of `draw` as keyword arguments: the fields of `PictureOptions`, a whole record as `options`, and
+    `vis_opt`.
+    """
 
     options: PictureOptions | None
     vis_opt: Literal["rolled", "unrolled"]
@@ -326,37 +331,37 @@ class DrawOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class PictureOptions:
-    """How a picture looks. The default is a picture that can be read, whatever the model.
+    """The options of a picture. By default a picture is readable, whatever the model.
 
     >>> PictureOptions(direction="right", nesting_depth=2).direction
     'right'
 
     Args:
-        rolled: each layer once (`×3`) instead of once per pass. None: only when there are too many passes to read.
-        nesting_depth: how many levels of modules are seen; those at the last one are single boxes. A wrapper, which is nearly
-            the whole model, is not counted. `"all"` opens everything; None opens as much as can be read.
+        rolled: each layer once (`×3`) instead of once per pass. None: only if there are too many passes to read.
+        nesting_depth: how many levels of modules are shown; modules at the last level are single boxes. A wrapper around
+            nearly the whole model is not counted. `"all"` opens everything; None opens as much as is readable.
         collapse: modules to draw as one box: a depth, an address (`"layer*.0"`, `"cell:2"`), a class or its name, a function
             of a `ModuleBox`, or a list of these.
-        direction: where the model goes: `"down"`, `"up"`, `"right"`, `"left"`.
-        merge_elementwise: runs of elementwise operations as one node, `add → relu → mul`.
-        fold_repeats: equal blocks in a row once, with their number. None: only in larger models.
-        show_buffers: buffers as nodes.
-        show_constants: tensors that do not depend on an input.
-        show_gradients: arrows for the gradients of backward passes that were followed.
-        color_by: `"time"`, `"memory"`, `"params"`, `"flops"` and `"grad"` (the norm of the gradient) where they are known, or a
-            function that gives a number.
-        label: a format string of a node's fields (`"{type} {shape}"`), or a function of a `Node` that gives text.
-        style: `"screen"`, or `"paper"`: small and grey, with few words, without title and legend; written as `.pdf`, `.svg` or
-            `.tex`.
-        width: how wide the picture is where it is shown or printed: `"8.5cm"`, `"80mm"`, `"3.3in"`, or a number of points.
-        columns: in how many columns a long model is drawn (in rows, where it goes to the right or left). None: in several when
-            it is very tall, and can be divided without many arrows from one column to the next.
-        focus: a key of a module or of operations: only these and what is next to them are drawn, the rest as stubs.
-        theme: `"light"`, `"dark"`, or `"paper"`, which is grey. None: that of the style.
-        overrides: Graphviz attributes by part, `{"node": {"fontsize": 9}}`; the parts are graph, node, edge and module. A value
-            may be a function of the node, edge or module box.
-        legend: whether the picture explains its colours and lines. None: on the screen.
-        time_limit: seconds for the layout. What takes longer is drawn with fewer modules open.
+        direction: the direction of the model: `"down"`, `"up"`, `"right"`, `"left"`.
+        merge_elementwise: draws runs of elementwise operations as one node, `add → relu → mul`.
+        fold_repeats: draws consecutive equal blocks once, with their number. None: only in larger models.
+        show_buffers: shows buffers as nodes.
+        show_constants: shows tensors that do not depend on an input.
+        show_gradients: shows the gradients of followed backward passes as arrows.
+        color_by: `"time"`, `"memory"`, `"params"`, `"flops"` and `"grad"` (the norm of the gradient) if known, or a function
+            that returns a number.
+        label: a format string of a node's fields (`"{type} {shape}"`), or a function of a `Node` that returns text.
+        style: `"screen"`, or `"paper"`: small and grey, with little text, without title and legend; written as `.pdf`,
+            `.svg` or `.tex`.
+        width: the width of the picture on screen or paper: `"8.5cm"`, `"80mm"`, `"3.3in"`, or a number of points.
+        columns: the number of columns for a long model (rows, if it goes right or left). None: several if it is very tall
+            and can be divided with few arrows between columns.
+        focus: a key of a module or of operations: only these and their neighbours are drawn, the rest as stubs.
+        theme: `"light"`, `"dark"`, or `"paper"`, which is grey. None: the theme of the style.
+        overrides: Graphviz attributes by part, `{"node": {"fontsize": 9}}`; the parts are graph, node, edge and module. A
+            value may be a function of the node, edge or module box.
+        legend: whether the picture explains its colours and lines. None: only in style `"screen"`.
+        time_limit: seconds for the layout. If it takes longer, fewer modules are open.
     """
 
     rolled: bool | None = None
@@ -379,7 +384,7 @@ class PictureOptions:
     legend: bool | None = None
     time_limit: float = 30.0
 
-    def __new__(cls, *args: Any, **named: Any) -> PictureOptions:  # before `__init__` would raise a plain TypeError
+    def __new__(cls, *args: Any, **named: Any) -> PictureOptions:  # before `__init__`, which would raise a plain TypeError
         if args:
             raise InvalidArgument(f"the options of a picture are given by name; got {args[0]!r:.60}.")
         check_names(named, [f.name for f in fields(PictureOptions)], "a picture has")
@@ -421,7 +426,7 @@ class PictureOptions:
 
     @property
     def looks(self) -> Style:
-        """What its style sets."""
+        """The settings of the style."""
         return STYLES[self.style]
 
     @property
@@ -430,12 +435,12 @@ class PictureOptions:
 
     @property
     def length(self) -> Length | None:
-        """The width that was asked for."""
+        """The requested width."""
         return None if self.width is None else read_length(self.width)
 
     @property
     def picks(self) -> list[Pick]:
-        """What `collapse` names, as a list."""
+        """The option `collapse` as a list."""
         named = self.collapse
         return [named] if isinstance(named, (int, str, type)) or not isinstance(named, Iterable) else list(named)
 
@@ -450,7 +455,7 @@ def _is_of_torch(value: Any) -> bool:
 
 
 def picture_options(options: Mapping[str, Any]) -> PictureOptions:
-    """The options that keywords mean; `vis_opt="rolled"` is another spelling of `rolled=True`."""
+    """The options given as keywords; `vis_opt="rolled"` is another spelling of `rolled=True`."""
     named = dict(options)
     base = named.pop("options", None)
     if base is not None and not isinstance(base, PictureOptions):

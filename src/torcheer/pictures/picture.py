@@ -1,4 +1,4 @@
-"""A picture: laid out once, then drawn in any format."""
+"""`Picture`: laid out once, then drawn in any format, saved or shown."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from .tikz import tikz_text
 from .views import View, check_drawable, views
 from .wording import clean
 
-Target = str | os.PathLike[str] | IO[Any]  # where a picture is written: a path or a file object
+Target = str | os.PathLike[str] | IO[Any]  # a path or a file object
 FORMATS = ("svg", "png", "pdf", "tex", "dot")
-_LONGEST = 16_000  # pixels of a side of a PNG
+_LONGEST = 16_000  # pixels per side of a PNG
 _AREA = 60e6  # pixels of a PNG
-_PRINTED = 300.0  # pixels in an inch of a picture whose width is given
+_PRINTED = 300.0  # pixels per inch, if the picture has a width
 
 
 class Picture:
-    """A picture of a graph. A notebook shows it; `save` writes it.
+    """A picture of a graph. A notebook displays it; `save` writes it.
 
     >>> import torch, torcheer
     >>> from torcheer.pictures import make_picture
@@ -57,7 +57,7 @@ class Picture:
 
     @property
     def dot(self) -> str:
-        """The source of the picture in the DOT language, before the layout."""
+        """The DOT source of the picture, before the layout."""
         return dot_text(self._drawing)
 
     @property
@@ -74,7 +74,7 @@ class Picture:
         return light_svg(self._drawn("svg"), titles, self.title, own_labels, self._width)
 
     def to_bytes(self, form: str) -> bytes:
-        """The picture in one of the forms `svg`, `png`, `pdf`, `tex` and `dot`."""
+        """The picture in one of the formats `svg`, `png`, `pdf`, `tex` and `dot`."""
         form = check_form(form, FORMATS, "picture")
         if form == "svg":
             return self.svg.encode()
@@ -105,9 +105,9 @@ class Picture:
         return width, bounds.height * width / bounds.width
 
     def save(self, target: Target, format: str | None = None) -> None:
-        """Write the picture to a path, whose ending says the form, or to a file object.
+        """Write the picture to a path, whose ending gives the format, or to a file object.
 
-        A file is there whole or not at all.
+        A file is written whole or not at all.
         """
         data = self.to_bytes(form_for(target, format))
         if isinstance(target, (str, os.PathLike)):
@@ -116,7 +116,7 @@ class Picture:
             target.write(data.decode() if _takes_text(target) else data)
 
     def _repr_svg_(self) -> str:
-        """The picture for a notebook, never wider than the page. Not in files: some viewers cannot read this style."""
+        """The SVG for a notebook, never wider than the page. Files are without this style, which some viewers cannot read."""
         return self.svg.replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
 
     def __repr__(self) -> str:
@@ -125,7 +125,7 @@ class Picture:
 
 
 def form_for(target: Target, format: str | None) -> str:
-    """The form in which a picture is written to a path or file object. Where it cannot be written there, this raises."""
+    """The format in which a picture is written to a path or file object. Raises if it cannot be written there."""
     if isinstance(target, (str, os.PathLike)):
         form = form_of(target, format, FORMATS, "picture")
         output_path(target, "picture", f"model.{form}")
@@ -139,7 +139,7 @@ def form_for(target: Target, format: str | None) -> str:
 
 
 def check_format(target: Target | None, format: str | None) -> str | None:
-    """The form of a picture, checked before the work; None for a picture that is shown, if no form was given."""
+    """The format of a picture, checked before the work; None if it is only shown and no format was given."""
     if target is not None:
         return form_for(target, format)
     return check_form(format, FORMATS, "picture") if format is not None else None
@@ -150,7 +150,7 @@ def _takes_text(file: Any) -> bool:
 
 
 def make_picture(graph: Graph, options: PictureOptions | None = None) -> Picture:
-    """Lay a graph out; what is too large or too slow is drawn with fewer modules open, and the picture says so."""
+    """Lay out a graph. If it is too large or too slow, fewer modules are open, and the picture says so."""
     options = options or PictureOptions()
     check_drawable(graph)
     tries, limit = views(graph, options), options.time_limit
@@ -159,13 +159,13 @@ def make_picture(graph: Graph, options: PictureOptions | None = None) -> Picture
     return Picture(view, drawing, place_words(found, drawing), options)
 
 
-# Shows a picture: in the notebook, on the screen, or, where there is neither, in a file whose path is printed.
+# Shows a picture: in the notebook, on the screen, or else as a file whose path is printed.
 
 
 def draw(graph: Graph, options: PictureOptions, target: Target | None, format: str | None) -> Picture:
-    """Draw a graph to a path or file object, which is checked before the work. Without one, show the picture.
+    """Draw a graph to a path or file object, which is checked before the work. Without a target, show the picture.
 
-    A notebook shows what is returned by itself; elsewhere the picture is saved and opened.
+    A notebook displays the returned picture by itself; elsewhere the picture is saved and opened.
     """
     form = check_format(target, format)
     picture = make_picture(graph, options)
@@ -177,7 +177,7 @@ def draw(graph: Graph, options: PictureOptions, target: Target | None, format: s
 
 
 def present(picture: Picture) -> Path | None:
-    """Show a picture that is not returned."""
+    """Show a picture that is not returned to a notebook."""
     shell = notebook()
     if shell is None:
         return _open(picture)

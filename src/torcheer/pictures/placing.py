@@ -1,4 +1,4 @@
-"""Finds room for words in a layout: titles of modules and notes on edges go where no arrow runs over them."""
+"""Places texts in a layout: titles of modules and notes on edges, where no arrow crosses them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from itertools import pairwise
 
 from .dot import ROOM_AROUND, Places, box_name, title_lines, title_width
 from .drawing import Drawing
-from .geometry import CELL, Arrow, Cell, Found, Point, Rect, arrow_around, cells_along, sides
+from .geometry import CELL, Arrow, Cell, GraphvizLayout, Point, Rect, arrow_around, cells_along, sides
 from .legend import legend_height
 
 _GAP = 4.0
 
 
-_ARROWS, _RECTS = 16, 32  # that a cell of the grid knows: a cell with more is crowded wherever words go
+_ARROWS, _RECTS = 16, 32  # limits per cell of the grid: a cell with more is crowded in any case
 
 
 @dataclass(slots=True)
 class _Grid:
-    """Rectangles and lines, found by where they are."""
+    """An index of rectangles and lines by position."""
 
     rects: dict[Cell, list[Rect]] = field(default_factory=dict)
     lines: dict[Cell, dict[int, list[tuple[Point, Point]]]] = field(default_factory=dict)  # by the number of their arrow
-    full: dict[Cell, int] = field(default_factory=dict)  # cells with as many arrows as a cell knows: a column to go on with
+    full: dict[Cell, int] = field(default_factory=dict)  # full cells -> the column to continue with
 
     def add_rect(self, rect: Rect) -> None:
         for cell in rect.cells():
@@ -43,7 +43,7 @@ class _Grid:
                 column = self._with_room(column + 1, row)
 
     def _with_room(self, column: int, row: int) -> int:
-        """The first column from this one on whose cell in a row has room for another line."""
+        """The first column, from this one on, whose cell in the row has room for another line."""
         passed = []
         while (beyond := self.full.get((column, row))) is not None:
             passed.append(column)
@@ -53,7 +53,7 @@ class _Grid:
         return column
 
     def cost(self, rect: Rect, owner: int, cost: float, best: float, *, is_on_arrow: bool) -> float:
-        """A cost, and how much is in the way: what lies under it, and the arrows that cross it. Not counted beyond `best`."""
+        """The cost of a position: covered rectangles and crossing arrows. The sum stops beyond `best`."""
         own = 0.0 if is_on_arrow else 60.0
         crossed: set[int] = set()
         for cell in rect.cells():
@@ -80,8 +80,8 @@ class _Grid:
 _NONE: Mapping[int, list[tuple[Point, Point]]] = {}
 
 
-def place_words(found: Found, drawing: Drawing) -> Places:
-    """The places of a layout, with room found for every word."""
+def place_words(found: GraphvizLayout, drawing: Drawing) -> Places:
+    """The positions of a layout, including all texts."""
     grid = _Grid()
     for rect in found.nodes.values():
         grid.add_rect(rect)
@@ -125,8 +125,8 @@ def place_words(found: Found, drawing: Drawing) -> Places:
     )
 
 
-def _arrows_around(found: Found, drawing: Drawing) -> dict[int, Arrow]:
-    """The arrows around repeated blocks, by the number of the edge."""
+def _arrows_around(found: GraphvizLayout, drawing: Drawing) -> dict[int, Arrow]:
+    """The arrows around repeated blocks, by edge number."""
     rects = {box.key: found.boxes[box_name(n)] for n, box in enumerate(drawing.boxes) if box_name(n) in found.boxes}
     rects |= found.nodes
     return {
@@ -137,7 +137,7 @@ def _arrows_around(found: Found, drawing: Drawing) -> dict[int, Arrow]:
 
 
 class _Boxes:
-    """Boxes, found by a point in them: each is in the cells, about as large as the box itself, that it lies in."""
+    """Finds boxes by a point inside: each box is listed in the cells, of about its own size, that it covers."""
 
     def __init__(self, boxes: Mapping[str, Rect]) -> None:
         self.boxes = boxes
@@ -150,14 +150,14 @@ class _Boxes:
         self.sizes = sorted({size for size, _, _ in self.cells}, reverse=True)
 
     def innermost(self, point: Point) -> str:
-        """The name of the innermost box around a point; empty where there is none."""
+        """The innermost box around a point; empty if there is none."""
         near = (self.cells.get((size, math.floor(point[0] / size), math.floor(point[1] / size)), ()) for size in self.sizes)
         around = [name for some in near for name in some if self.boxes[name].contains(point)]
         return min(around, key=lambda name: self.boxes[name].width * self.boxes[name].height, default="")
 
 
 def _title_place(bounds: Rect, height: float, widths: list[float], grid: _Grid) -> tuple[Point, int]:
-    """The middle of a box's title, as far left as no arrow runs through it; and which of its forms has room there."""
+    """The middle of a box's title, as far left as possible without crossing arrows, and how much it must be shortened."""
     middle = bounds.high - height / 2 - 4
     band = Rect(bounds.left, middle - height / 2 - 1, bounds.right, middle + height / 2 + 1)
     taken = []
@@ -174,14 +174,14 @@ def _title_place(bounds: Rect, height: float, widths: list[float], grid: _Grid) 
 
 
 def _between(a: Point, b: Point, band: Rect) -> list[float]:
-    """The x of a line where it enters and leaves a band."""
+    """The x coordinates of a line where it enters and leaves a band."""
     heights = [y for y in (band.low, band.high) if (a[1] - y) * (b[1] - y) < 0]
     found = [a[0] + (b[0] - a[0]) * (y - a[1]) / (b[1] - a[1]) for y in heights]
     return found + [x for x, y in (a, b) if band.low <= y <= band.high] or [a[0], b[0]]
 
 
 def _free_place(left: float, right: float, width: float, taken: Iterable[tuple[float, float]]) -> tuple[float, bool]:
-    """The leftmost place that is wide enough, and True; without one, the start of the widest, and False."""
+    """The leftmost interval that is wide enough, and True; otherwise the start of the widest interval, and False."""
     best, best_room = left, -1.0
     here = left
     for start, end in (*sorted(taken), (right, right)):
@@ -195,19 +195,19 @@ def _free_place(left: float, right: float, width: float, taken: Iterable[tuple[f
 
 
 def _text_size(text: str, size: float) -> Point:
-    """Width and height of a note, about."""
+    """The approximate width and height of a note."""
     return 0.5625 * size * len(text) + 3, size + 1
 
 
-_CLEAR = 9.0  # points of an arrow that are seen before a text on it
+_CLEAR = 9.0  # points of an arrow that stay visible before a text on it
 _DISTANCES = (13, 18, 24, 31, 40, 52, 68, 88, 112)  # points from the head of an arrow
-_FURTHER = 24  # distances beyond these that are tried of a text on a long arrow
-_BESIDE = ((1, 2.5), (-1, 2.5), (1, 8.0), (-1, 8.0), (1, 18.0), (-1, 18.0))  # side, and points from the arrow
-_CROWDED = 45.0  # the cost from which on a text that should be on its arrow may stand beside it
+_FURTHER = 24  # further distances that are tried for a text on a long arrow
+_BESIDE = ((1, 2.5), (-1, 2.5), (1, 8.0), (-1, 8.0), (1, 18.0), (-1, 18.0))  # (side, points from the arrow)
+_CROWDED = 45.0  # the cost from which a text may leave its arrow
 
 
 def _text_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_on_arrow: bool) -> Point:
-    """Where the note on an edge goes: beside the arrow or on it, near its head, and clear of everything if possible."""
+    """The position of an edge's note: beside or on the arrow, near its head, and free of overlaps if possible."""
     best, cost = _best_place(way, size, number, grid, is_on_arrow=is_on_arrow)
     if is_on_arrow and cost > _CROWDED:
         beside, beside_cost = _best_place(way, size, number, grid, is_on_arrow=False)
@@ -217,7 +217,7 @@ def _text_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_o
 
 
 def _best_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_on_arrow: bool) -> tuple[Point, float]:
-    """The place where least is in the way, and how much that is; infinite where an arrow is too short for a text on it."""
+    """The position of least cost, and the cost; infinite if the arrow is too short for a text on it."""
     width, height = size
     best, best_cost = way[-1], math.inf
     length = sum(math.dist(a, b) for a, b in pairwise(way))
@@ -226,7 +226,7 @@ def _best_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_o
     for distance, (x, y), (dx, dy) in _along(list(reversed(way)), distances):
         along = abs(dx) * width / 2 + abs(dy) * height / 2
         if is_on_arrow and not along + _CLEAR < distance < length - along - 3:
-            continue  # it would hide the head or the tail
+            continue  # it would cover the head or the tail
         for side, gap in ((0, 0.0),) if is_on_arrow else _BESIDE:
             aside = (abs(dy) * (width / 2 + gap) + abs(dx) * (height / 2 + gap)) * side
             place = (x - dy * aside, y + dx * aside)
@@ -240,7 +240,7 @@ def _best_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_o
 
 
 def _along(way: list[Point], distances: Iterable[float]) -> Iterator[tuple[float, Point, Point]]:
-    """Points at distances along a line, each with the direction there."""
+    """Points at these distances along a line, with the direction at each."""
     wanted = list(distances)
     gone = 0.0
     for a, b in pairwise(way):

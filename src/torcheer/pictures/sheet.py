@@ -1,6 +1,6 @@
-"""Matplotlib figures filled by pixels from the top left corner, with text that is measured before it is placed.
+"""Matplotlib figures that are filled by pixels from the top left corner; texts are measured before they are placed.
 
-Nothing here uses pyplot: a figure is made, drawn and dropped without a window or a global list of figures.
+pyplot is not used, so that no window and no global list of figures is involved.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _STYLE = {"text.usetex": False, "axes.grid": False, "text.parse_math": False, "a
 
 
 def import_matplotlib() -> Any:
-    """Matplotlib, or an error that says how to get it."""
+    """Import Matplotlib, or raise an error that says how to install it."""
     try:
         import matplotlib
         import matplotlib.cm
@@ -29,7 +29,7 @@ def import_matplotlib() -> Any:
 
 
 def text_width(text: str, size: float, weight: str = "normal") -> float:
-    """How wide a line of text is, in pixels."""
+    """The width of a line of text, in pixels."""
     matplotlib = import_matplotlib()
     font = matplotlib.font_manager.FontProperties(size=size, weight=weight)
     return float(matplotlib.textpath.text_to_path.get_text_width_height_descent(text, font, False)[0]) * DPI / 72
@@ -40,7 +40,7 @@ def line_height(size: float) -> float:
 
 
 def wrapped(parts: list[str], width: float, size: float, weight: str = "normal", joint: str = " · ") -> list[str]:
-    """Parts joined into lines of at most `width` pixels; a part that is wider by itself is cut into pieces."""
+    """Parts joined into lines of at most `width` pixels; a part that is wider is cut into pieces."""
     lines: list[str] = []
     for part in parts:
         if lines and text_width(lines[-1] + joint + part, size, weight) <= width:
@@ -51,7 +51,7 @@ def wrapped(parts: list[str], width: float, size: float, weight: str = "normal",
 
 
 def _pieces(text: str, width: float, size: float, weight: str) -> list[str]:
-    """A text cut where it must be, after a space or a dot if there is one."""
+    """Pieces of a text that fit the width, cut after a space or a dot if possible."""
     pieces = []
     while text_width(text, size, weight) > width and len(text) > 1:
         end = max(1, int(len(text) * width / text_width(text, size, weight)))
@@ -75,7 +75,7 @@ class Sheet:
 
     @staticmethod
     def style() -> Any:
-        """What a user's own style must not change in these figures."""
+        """A context that overrides the user's Matplotlib style."""
         matplotlib = import_matplotlib()
         return matplotlib.rc_context({key: value for key, value in _STYLE.items() if key in matplotlib.rcParams})
 
@@ -85,12 +85,12 @@ class Sheet:
         return self.figure.add_axes(place, facecolor="none")
 
     def write(self, left: float, top: float, text: str, size: float, **look: Any) -> None:
-        """A line of text whose top left corner is at a place."""
+        """Write a line of text with this top left corner."""
         look = {"color": INK, "va": "top", "ha": "left", "parse_math": False, **look}
         self.figure.text(left / self.width, 1 - top / self.height, text, fontsize=size, **look)
 
     def write_lines(self, left: float, top: float, lines: list[str], size: float, **look: Any) -> float:
-        """Lines below each other. Returns where they end."""
+        """Write lines below each other. Returns the bottom of the last line."""
         for at, line in enumerate(lines):
             self.write(left, top + at * line_height(size), line, size, **look)
         return top + len(lines) * line_height(size)

@@ -1,7 +1,7 @@
-"""Makes an SVG light and inert: each style once, no fonts, no links, no script, names as titles.
+"""Makes Graphviz' SVG small and inert: styles as classes, no fonts, no links, no script, node names as titles.
 
-Text states its width, that of Helvetica, and text on a node is anchored in the middle. So a picture looks right on a machine
-with other fonts: wider ones are set narrower, and nothing spills out of its box.
+Each text states its width in Helvetica, and texts on nodes are anchored in the middle. So a picture looks right with other
+fonts: wider fonts are condensed, and no text leaves its box.
 """
 
 from __future__ import annotations
@@ -28,8 +28,16 @@ _STYLES = (
     "font-weight",
     "font-style",
 )
-_OPAQUE = ("fill-opacity", "1")  # as everything is
-_DROPPED = ("space", "id", "class", "href", "title", "target", "font-family")  # the sheet names the fonts once
+_OPAQUE = ("fill-opacity", "1")  # the default
+_DROPPED = (
+    "space",
+    "id",
+    "class",
+    "href",
+    "title",
+    "target",
+    "font-family",
+)  # attributes to remove; the style sheet names the fonts once
 _KEPT = {
     "svg",
     "g",
@@ -54,12 +62,12 @@ Sides = tuple[float, float]
 def light_svg(
     drawn: bytes, titles: Mapping[str, str], title: str, own_labels: Collection[str] = (), width: Length | None = None
 ) -> str:
-    """The SVG that Graphviz drew, with styles as classes, the widths of text, and node names as their titles.
+    """Graphviz' SVG with styles as classes, text widths, and node names as titles.
 
-    Text of the nodes named in `own_labels` stays where Graphviz put it.
+    Texts of the nodes in `own_labels` stay where Graphviz put them.
     """
     root = ElementTree.fromstring(drawn)
-    scope = "t" + hashlib.sha256(drawn).hexdigest()[:8]  # pictures in one page must not style one another
+    scope = "t" + hashlib.sha256(drawn).hexdigest()[:8]  # prevents pictures in one page from styling each other
     for gradient in root.iter(f"{{{_SVG}}}linearGradient"):
         gradient.set("id", f"{scope}-{gradient.get('id')}")
     classes: dict[str, str] = {}
@@ -83,12 +91,12 @@ def light_svg(
 
 @dataclass(frozen=True, slots=True)
 class _Lightening:
-    titles: Mapping[str, str]  # of nodes and boxes
+    titles: Mapping[str, str]  # by node and box name
     own_labels: Collection[str]
     classes: dict[str, str]  # by style
 
     def lighten(self, element: ElementTree.Element, sides: Sides | None = None, *, is_centered: bool = False) -> None:
-        """Keep what is drawn in an element; `sides` are those of the node it is in."""
+        """Rewrite an element; `sides` are the left and right side of its node."""
         kind = element.get("class", "")
         if kind == "node legend":
             kind = "legend"
@@ -99,7 +107,7 @@ class _Lightening:
         ground: Sides | None = None
         for child in list(element):
             tag = child.tag.rpartition("}")[2] if isinstance(child.tag, str) else ""
-            if tag == "a":  # a link keeps what it shows and leads nowhere
+            if tag == "a":  # a link keeps its contents but leads nowhere
                 child.tag = f"{{{_SVG}}}g"
                 tag = "g"
             if tag not in _KEPT or (tag == "title" and (kind not in ("node", "cluster") or name not in self.titles)):
@@ -110,7 +118,7 @@ class _Lightening:
             elif tag == "polygon" and kind == "edge":
                 ground = _sides(child)
             elif tag == "text" and kind == "edge":
-                on_ground = child.get("text-anchor") == "start"  # text that stands on its arrow; other text is beside it
+                on_ground = child.get("text-anchor") == "start"  # a text on its arrow; other texts are beside it
                 _measure(child, ground if on_ground else None, on_ground)
             elif tag == "text":
                 _measure(child, sides, is_centered)
@@ -119,7 +127,7 @@ class _Lightening:
 
 
 def _sides(node: ElementTree.Element) -> Sides | None:
-    """Left and right side of the shape of a node."""
+    """The left and right side of a node's shape."""
     for shape in node.iter():
         if shape.tag == f"{{{_SVG}}}ellipse":
             middle, half = float(shape.get("cx", "0")), float(shape.get("rx", "0"))
@@ -131,8 +139,8 @@ def _sides(node: ElementTree.Element) -> Sides | None:
 
 
 def _measure(text: ElementTree.Element, sides: Sides | None, is_centered: bool) -> None:
-    """State the width of a text, and put its anchor into the middle of its node."""
-    words = " ".join(word for word in re.split("[ \t\n]+", text.text or "") if word)  # as a browser joins them
+    """State the width of a text, and anchor it in the middle of its node."""
+    words = " ".join(word for word in re.split("[ \t\n]+", text.text or "") if word)  # whitespace as a browser joins it
     width = text_width(words, float(text.get("font-size", "14")), is_bold=text.get("font-weight") == "bold")
     if sides is not None:
         left, right = sides
@@ -150,7 +158,7 @@ def _restyle(element: ElementTree.Element, classes: dict[str, str]) -> None:
     style = ";".join(_rule(name, value) for name in _STYLES if (value := element.get(name)) and (name, value) != _OPAQUE)
     for name in list(element.attrib):
         local = name.rpartition("}")[2]
-        if (tag, name) in (("linearGradient", "id"), ("g", "class")):  # node, edge or cluster
+        if (tag, name) in (("linearGradient", "id"), ("g", "class")):  # keeps node, edge or cluster
             continue
         if name in _STYLES or local in _DROPPED or name.lower().startswith("on"):
             del element.attrib[name]

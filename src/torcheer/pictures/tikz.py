@@ -1,4 +1,4 @@
-r"""A picture as TikZ, to be read into a LaTeX document with `\input`. Title, notes and legend are left to the document."""
+r"""A picture as TikZ, for `\input` in a LaTeX document. Title, notes and legend are left to the document."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ESCAPES = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': "''",  # \textquotedbl is not in the usual encoding
+    '"': "''",  # \textquotedbl is missing in the usual encoding
     "-": r"{-}",  # two would become a dash
     "×": r"$\times$",
     "→": r"$\to$",
@@ -32,7 +32,7 @@ _ESCAPES = {
     "…": r"\ldots{}",
     "–": "--",
 }
-_SIZES = (5, 6, 7, 8, 9, 10, 12)  # those that the fonts of plain LaTeX have
+_SIZES = (5, 6, 7, 8, 9, 10, 12)  # sizes of plain LaTeX's fonts
 
 
 def tikz_text(drawing: Drawing, places: Places, scale: float = 1.0) -> str:
@@ -41,7 +41,7 @@ def tikz_text(drawing: Drawing, places: Places, scale: float = 1.0) -> str:
 
 
 def tex_text(text: str) -> str:
-    r"""Text as LaTeX reads it; characters that its usual fonts lack become question marks.
+    r"""Text escaped for LaTeX; characters that its usual fonts lack become question marks.
 
     >>> print(tex_text("100% of a_b: 3×3 → 1"))
     100\% of a\_b: 3$\times$3 $\to$ 1
@@ -55,7 +55,7 @@ class _Tikz:
         self.drawing = drawing
         self.places = places
         self.scale = scale
-        self.colors: dict[str, str] = {}  # by colour: its name
+        self.colors: dict[str, str] = {}  # colour -> its name
 
     def lines(self) -> Iterator[str]:
         drawn = [*self._boxes(), *self._edges(), *self._nodes(), *self._edge_texts()]
@@ -68,16 +68,16 @@ class _Tikz:
         yield r"\end{tikzpicture}"
 
     def _bp(self, points: float) -> str:
-        """A length that TikZ does not scale by itself."""
+        """A length that TikZ does not scale."""
         return f"{points * self.scale:.2f}bp"
 
     def _color(self, color: str) -> str:
-        """The name of a colour in the picture. What Graphviz names by a word is black."""
+        """The name of a colour in the picture. Graphviz' colour names become black."""
         color = color if re.fullmatch(r"#[0-9A-Fa-f]{6}", color) else "#000000"
         return self.colors.setdefault(color, f"torcheer{len(self.colors)}")
 
     def _text(self, lines: Sequence[tuple[str, float, str, bool]]) -> str:
-        """Lines of text: words, size, colour, and whether it is bold."""
+        """Lines of text, each (text, size, colour, bold)."""
         written = []
         for words, size, color, is_bold in lines:
             nearest = min(_SIZES, key=lambda one: abs(one - size))
@@ -169,7 +169,7 @@ def _rectangle(rect: Rect) -> str:
 
 
 def _solid(rect: Rect, look: str, line: str) -> Iterator[str]:
-    """A collapsed module: a box with depth, as Graphviz draws it."""
+    """A collapsed module: a box with depth, as drawn by Graphviz."""
     deep = 3.0
     front = Rect(rect.left, rect.low, rect.right - deep, rect.high - deep)
     outline = [

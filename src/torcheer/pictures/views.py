@@ -1,6 +1,6 @@
-"""Which view of a graph is drawn: what was asked for, and where nothing was, as much as can be read.
+"""Chooses the view of a graph to draw: as requested, or by default as much as is readable.
 
-The views come in order, each with less in it than the one before: when the layout of one takes too long, the next is drawn.
+The views come in order, each smaller than the one before: if the layout of one takes too long, the next is drawn.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from ..graph import (
 from .options import PictureOptions
 from .wording import clean
 
-SMALL = 48  # nodes up to which nothing is folded
+SMALL = 48  # a graph with up to this many nodes is not folded
 READABLE = 64
-SPARSE = 12  # a view with fewer nodes hides too much, if the one before it is not hopeless
+SPARSE = 12  # a view with fewer nodes hides too much, unless the view before is far too large
 LARGE = 200
-WHOLE = 600  # nodes up to which a graph without modules is drawn whole
-_WRAPS = 0.75  # the share of its operations from which on the only larger module of a model is a wrapper
+WHOLE = 600  # a graph without modules is drawn whole up to this many nodes
+_WRAPS = 0.75  # a model's only larger module is a wrapper if it has this fraction of the operations
 POSSIBLE = 3000  # nodes of the largest graph that is laid out at all
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A graph to draw, and what a reader must know about it."""
+    """A graph to draw, with notes for the reader."""
 
     graph: Graph
     notes: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class View:
 
 
 def views(graph: Graph, options: PictureOptions) -> Iterator[View]:
-    """The views to try, the best first. Each is made when it is asked for."""
+    """The views to try, the best first. Each is computed when requested."""
     asked = options.nesting_depth is not None or bool(options.picks)
     smallest: View | None = None
     began = False
@@ -74,7 +74,7 @@ def views(graph: Graph, options: PictureOptions) -> Iterator[View]:
 
 
 def _focuses(options: PictureOptions) -> bool:
-    """Whether only a part is drawn; the empty address is the model itself."""
+    """True if only a part is drawn; the empty address is the model itself."""
     return options.focus is not None and not (isinstance(options.focus, str) and options.focus == "")
 
 
@@ -86,7 +86,7 @@ def _focus_note(options: PictureOptions) -> tuple[str, ...]:
 
 
 def _base(graph: Graph, options: PictureOptions) -> Graph:
-    """The graph with what the options ask for, whatever its size."""
+    """The graph with the requested options, whatever its size."""
     if _focuses(options):
         graph = focus(graph, options.focus)
     if not options.show_constants:
@@ -108,15 +108,15 @@ def _collapsed(graph: Graph, pick: object) -> Graph:
 
 
 def _to_depth(graph: Graph, depth: int) -> Graph:
-    """Modules at this depth as one node each; a module of one operation stays that operation."""
+    """Modules at this depth as one node each; a module with a single operation stays that operation."""
     levels = _levels(unroll(graph))
     return collapse(graph, where=lambda box: levels.get(box.key) == depth)
 
 
 def _levels(graph: Graph) -> dict[str, int]:
-    """How deep each module of several operations is, from 1. A wrapper, which is nearly the whole model, is not counted."""
+    """The depth of each module with several operations, from 1. A wrapper around nearly the whole model is not counted."""
     inside = Counter(key for node in graph.nodes for key in node.modules)
-    larger: dict[str | None, list[ModuleBox]] = {}  # by the module around them: modules of several operations
+    larger: dict[str | None, list[ModuleBox]] = {}  # modules with several operations, by the module around them
     for box in graph.modules.values():
         if inside[box.key] > 1:
             larger.setdefault(box.parent, []).append(box)
@@ -133,7 +133,7 @@ def _levels(graph: Graph) -> dict[str, int]:
 
 
 def _ladder(graph: Graph, options: PictureOptions) -> Iterator[View]:
-    """From everything to little: as it is, folded, rolled, then with fewer and fewer levels of modules open."""
+    """From most to least: unchanged, folded, rolled, then with fewer and fewer levels of modules open."""
     start = options.nesting_depth
     deepest = max(_levels(unroll(graph)).values(), default=0) + 1
     if start is None or start == "all":
@@ -156,7 +156,7 @@ def _ladder(graph: Graph, options: PictureOptions) -> Iterator[View]:
 
 
 def _opened(graph: Graph, options: PictureOptions, notes: tuple[str, ...] = ()) -> Iterator[View]:
-    """A graph as it is, folded and rolled, as far as the options leave that open."""
+    """A graph unchanged, folded and rolled, as far as the options allow."""
     if options.rolled:
         graph = roll(graph)
     is_small = len(graph.nodes) <= SMALL
@@ -175,6 +175,6 @@ def _opened(graph: Graph, options: PictureOptions, notes: tuple[str, ...] = ()) 
 
 
 def check_drawable(graph: Graph) -> None:
-    """Raises when there is nothing to draw."""
+    """Raise if there is nothing to draw."""
     if not graph.nodes:
         raise InvalidArgument(f"the history of {graph.title} is empty: there is nothing to draw.")

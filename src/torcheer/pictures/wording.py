@@ -1,4 +1,4 @@
-"""How a convolution or a pool moves over its input, in words: `kernel 3×3, stride 2, padding 1`."""
+"""Texts of nodes, edges and modules in pictures, including the window of a convolution or pool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..graph.equal_ports import name_of_place
 
 _CONVOLUTION = re.compile(r"conv(_transpose)?([123])d")
 _POOL = re.compile(r"(max|avg|lp)_pool([123])d(_with_indices)?")
-# Where arguments stand in a call; after the input, and in convolutions after weight and bias.
+# Positions of arguments in a call; after the input, and for convolutions after weight and bias.
 _ARGUMENTS = {
     "conv": {"stride": 3, "padding": 4, "dilation": 5, "groups": 6},
     "conv_transpose": {"stride": 3, "padding": 4, "output padding": 5, "groups": 6, "dilation": 7},
@@ -29,7 +29,7 @@ _PLAIN = {"padding": 0, "output padding": 0, "dilation": 1, "groups": 1}
 
 
 def window_words(node: Node, graph: Graph) -> list[str]:
-    """Kernel and stride, and what else is not as usual; nothing for other operations.
+    """Kernel, stride and other non-default settings; empty for other operations.
 
     >>> import torch, torcheer
     >>> history = torcheer.log_forward_pass(torch.nn.Conv2d(3, 8, 3, stride=2, padding=1), torch.ones(1, 3, 9, 9))
@@ -63,7 +63,7 @@ def _is_told(name: str, value: Any) -> bool:
 
 
 def _weight(node: Node, graph: Graph, dims: int) -> tuple[int, ...] | None:
-    """The shape of the weight: a parameter's, or that of the tensor given as one."""
+    """The shape of the weight: of a parameter, or of a tensor argument."""
     found = [param.shape for param in node.params if len(param.shape) == dims + 2]
     places = ("args[1]", "kwargs['weight']")
     edges = graph.edges_in.get(node.key, ())
@@ -72,7 +72,7 @@ def _weight(node: Node, graph: Graph, dims: int) -> tuple[int, ...] | None:
 
 
 def _size(value: Any) -> str:
-    """A size that may be given for each dimension: once where it is the same."""
+    """A size for all dimensions: a single number if they are equal."""
     if not isinstance(value, (tuple, list)):
         return str(value)
     return str(value[0]) if len(set(value)) == 1 else "×".join(map(str, value))
@@ -84,7 +84,7 @@ def _sizes(value: Any, dims: int) -> str:
     return "×".join(map(str, each * dims if len(each) == 1 else each))
 
 
-# What is written on nodes, edges and modules.
+# Texts of nodes, edges and modules.
 
 _WIDEST = 46  # characters in a line
 _SHAPES_SHOWN = 4
@@ -92,7 +92,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff
 
 
 def clean(text: object, limit: int = _WIDEST) -> str:
-    """Text for one line of a picture: no control characters, cut in the middle when it is very long.
+    """Text for one line of a picture: no control characters, cut in the middle if it is very long.
 
     >>> clean("a\\nb"), clean("x" * 60, limit=9)
     ('a b', 'xxxx…xxxx')
@@ -120,7 +120,7 @@ def human_count(count: float) -> str:
 
 
 def dimensions(shape: tuple[int, ...]) -> str:
-    """A shape: `1×64×55×55`."""
+    """A shape as text: `1×64×55×55`."""
     return "×".join("?" if size < 0 else str(size) for size in shape) or "scalar"
 
 
@@ -128,7 +128,7 @@ def dimensions(shape: tuple[int, ...]) -> str:
 
 
 def node_lines(node: Node, graph: Graph) -> list[str]:
-    """What is written on a node, its name first."""
+    """The lines of text on a node, its name first."""
     if node.kind == "omitted":
         return [f"… {plural(node.num_operations, 'operation')} left out …"]
     if node.kind == "stub":
@@ -169,24 +169,26 @@ def _name(node: Node, graph: Graph) -> str:
 
 
 def _is_several(node: Node) -> bool:
-    """Whether it stands for several inputs or outputs."""
+    """True if the node stands for several inputs or outputs."""
     return node.kind in ("input", "output") and node.num_operations > 1 and len(node.passes) == 1
 
 
 def _role(node: Node) -> str:
-    """Where an input was given or an output returned; of several, what they have in common: `past_key_values.layers`."""
+    """The place of an input or output in the arguments or the result; for several, their common place:
+    `past_key_values.layers`.
+    """
     return name_of_place(node.role) if _is_several(node) and "…" not in node.role else node.role
 
 
 def reference_text(node: Node) -> str:
-    """What a small reference to a node says."""
+    """The text of a small reference to a node."""
     if _is_several(node):
         return clean(_role(node) or f"{node.num_operations} {node.kind}s")
     return clean(node.role if node.kind == "buffer" else node.label)
 
 
 def _turns(node: Node, graph: Graph) -> str:
-    """Which of its passes a node stands for."""
+    """The passes that a node stands for."""
     if graph.is_rolled:
         return f" ×{len(node.passes)}" if len(node.passes) > 1 else ""
     if node.num_passes == 1:
@@ -196,7 +198,7 @@ def _turns(node: Node, graph: Graph) -> str:
 
 
 def _address(node: Node, graph: Graph) -> str | None:
-    """The module that returned it; with its call where there are several."""
+    """The module that returned it, with the call number if there are several."""
     if not node.exits:
         return None
     address, _, call = node.exits[0].rpartition(":")
@@ -215,7 +217,7 @@ def _tensor(node: Node) -> str:
 
 
 def _marks(node: Node) -> list[str]:
-    """What is unusual about it, in words."""
+    """Remarks on unusual facts."""
     words = [*(["in place"] if node.is_inplace else []), *(["opaque"] if node.kind == "opaque" else [])]
     lines = [" · ".join(words)] if words else []
     if node.python_reads:
@@ -259,7 +261,7 @@ def _module_lines(node: Node, graph: Graph) -> list[str]:
 
 
 def own_repeats(node: Node, graph: Graph) -> int:
-    """How many equal nodes in a row it stands for, in each of the blocks it is in."""
+    """How many consecutive equal nodes it stands for, within each of its blocks."""
     return max(node.repeats, 1) // math.prod(graph.boxes[key].repeats for key in node.modules)
 
 
@@ -280,7 +282,7 @@ def _repeated(times: int, sharing: str) -> str:
 
 
 def own_lines(text: object) -> list[str]:
-    """The lines of a text that the user wrote for a node; a word instead of nothing."""
+    """The lines of a user's text for a node; "·" if empty."""
     return [clean(line, 120) for line in str(text).splitlines() if clean(line)] or ["·"]
 
 
@@ -313,7 +315,7 @@ def box_lines(box: ModuleBox, graph: Graph) -> list[str]:
 
 
 def _calls(box: ModuleBox, graph: Graph) -> str:
-    """Which of the calls of its module a box stands for."""
+    """The calls of a module that a box stands for."""
     if box.num_calls == 1:
         return ""
     if graph.is_rolled and box.num_turns == box.num_calls:
@@ -323,9 +325,9 @@ def _calls(box: ModuleBox, graph: Graph) -> str:
 
 
 def edge_text(edge: Edge, graph: Graph, *, is_short: bool = False) -> str:
-    """What an edge says: the argument it goes in through, where order matters, and the passes that travel it.
+    """The text of an edge: the argument it enters, if order matters, and the passes it belongs to.
 
-    A short text says only the passes.
+    A short text has only the passes.
     """
     notes = []
     if edge.positions and not is_short and _order_matters(edge, graph):
@@ -336,7 +338,7 @@ def edge_text(edge: Edge, graph: Graph, *, is_short: bool = False) -> str:
 
 
 def _is_obvious(edge: Edge, graph: Graph) -> bool:
-    """Whether simply all passes travel an edge, between a node that ran once and one that ran often."""
+    """True if an edge belongs to all passes, between a node that ran once and a node that ran several times."""
     source, target = graph.by_key[edge.source].passes, graph.by_key[edge.target].passes
     every = max(source, target, key=lambda passes: len(passes))
     may_be_all = not edge.is_feedback and 1 in (len(source), len(target)) and len(edge.passes) >= len(every)
@@ -355,7 +357,7 @@ def _order_matters(edge: Edge, graph: Graph) -> bool:
 
 
 def _position(edge: Edge, graph: Graph) -> str:
-    """Its argument positions, short: `0`, `mask`, `[2]`."""
+    """The argument positions, short: `0`, `mask`, `[2]`."""
     arguments = graph.arguments_in[edge.target]
     short = []
     for place in sorted(edge.positions, key=_in_order):
@@ -371,11 +373,11 @@ def _in_order(place: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", place)]
 
 
-# What is written in pictures for papers: the operation, its window, the shape of its tensor.
+# Texts in pictures for papers: the operation, its window, the shape of its tensor.
 
 
 def short_node_lines(node: Node, graph: Graph) -> list[str]:
-    """What is written on a node, its name first."""
+    """The lines of text on a node, its name first."""
     if node.kind in ("failed", "identity", "omitted", "stub"):
         return node_lines(node, graph)
     lines = [_short_name(node, graph)]
@@ -405,7 +407,7 @@ def _short_name(node: Node, graph: Graph) -> str:
 
 
 def short_box_lines(box: ModuleBox, graph: Graph) -> list[str]:
-    """The title of a module: its address within the module around it, and how many equal ones in a row it stands for."""
+    """The title of a module: its address within the outer module, and how many consecutive equal modules it stands for."""
     around = graph.boxes[box.parent].address + "." if box.parent is not None else ""
     times = f" ×{box.num_turns}" if graph.is_rolled and box.num_turns > 1 else ""
     lines = [clean(box.address.removeprefix(around), 34) + times]

@@ -1,8 +1,9 @@
-"""Runs Graphviz in a process of its own, which can be stopped: reads DOT, writes what it becomes.
+"""Runs Graphviz in a process of its own, which can be stopped: reads DOT, writes the result.
 
-Started by its path, as `python -I worker.py FOLDER ENGINE FORMAT`, so that torch is not imported. FOLDER is where pygraphviz
-lies. Its wheels carry Graphviz, but not GLib and other system libraries, which PNG and PDF need and which small systems lack.
-There pygraphviz does not import; then layouts and SVG are made by the libraries in the wheel that need none of these.
+It is started by its path, `python -I worker.py FOLDER ENGINE FORMAT`, so that torch is not imported. FOLDER contains
+pygraphviz. Its wheels contain Graphviz, but not GLib and other system libraries, which PNG and PDF need and small systems
+lack. If pygraphviz does not import for this reason, layouts and SVG are made by those libraries of the wheel that do not
+need them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 NOT_IMPORTABLE = 3
 _PLUGINS = ("libgvplugin_core", "libgvplugin_dot_layout", "libgvplugin_neato_layout")
 _LIBRARIES = ("libcdt", "libcgraph", "libpathplan", "libxdot", "libltdl", "libgvc", *_PLUGINS)
-_FORMS = ("json0", "svg")  # what needs no system libraries
+_FORMS = ("json0", "svg")  # formats without system libraries
 
 
 def main(folder: str, engine: str, form: str) -> int:
@@ -26,7 +27,7 @@ def main(folder: str, engine: str, form: str) -> int:
     except (ImportError, OSError) as error:
         try:
             made = made_alone(Path(folder) / "pygraphviz.libs", source, engine, form) if form in _FORMS else b""
-        except (OSError, AttributeError, StopIteration):  # not a wheel of Linux, or one that is built differently
+        except (OSError, AttributeError, StopIteration):  # not a Linux wheel, or one with another structure
             made = b""
         if not made:
             print(error, file=sys.stderr)
@@ -38,7 +39,7 @@ def main(folder: str, engine: str, form: str) -> int:
 
 
 def made_alone(folder: Path, source: bytes, engine: str, form: str) -> bytes:
-    """What Graphviz makes of DOT, by those libraries in a folder that need no others; empty where Graphviz fails."""
+    """The output of Graphviz, from those libraries in a folder that need no others; empty if Graphviz fails."""
     found = {name: ctypes.CDLL(str(next(folder.glob(f"{name}-*"))), mode=ctypes.RTLD_GLOBAL) for name in _LIBRARIES}
     graphviz, graphs = found["libgvc"], found["libcgraph"]
     graphviz.gvContextPlugins.restype = graphs.agmemread.restype = ctypes.c_void_p

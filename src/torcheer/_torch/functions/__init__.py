@@ -1,7 +1,7 @@
-"""What torch's functions are: one table, below everything else, that every other part of the library asks.
+"""Facts about torch's functions, in one table that all other folders use.
 
-`facts(function)` is the entry. Nearly everything is derived from torch's own schemas and tags; `groups.py` and the tables of
-FLOPs and of what autograd saves hold only what cannot be derived.
+`facts(function)` is the entry. Nearly everything is derived from torch's own schemas and tags; only the rest is written
+down, in `groups.py` and in the tables of FLOPs and of tensors that autograd saves.
 """
 
 from .facts import Kind as Kind

@@ -1,8 +1,8 @@
-"""Which functions a file may name: those that compute on their arguments alone.
+"""The functions that a file may name: those that only compute on their arguments.
 
-A saved history names functions, and a replay calls them with arguments that the file says. So they come from this list: torch's
-public functions and methods of tensors that its dispatcher knows, and what is named here. What takes addresses, reads or writes
-files, starts processes or changes settings is not in it; neither are torch's private functions that nobody's model calls.
+A saved history names functions, and a replay calls them with arguments from the file. So only torch's public functions and
+tensor methods that its dispatcher knows, and the names below, are allowed. Functions that take addresses, read or write
+files, start processes or change settings are excluded, and so are private functions that no model calls.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .names import function_name
 from .schemas import C_FUNCTIONS, aten_schemas, is_dispatched, schemas_of
 from .signatures import names_of, positional_names
 
-LIBRARIES = frozenset({"aten", "prims", "quantized"})  # of operators that are torch's own
+LIBRARIES = frozenset({"aten", "prims", "quantized"})  # namespaces of torch's own operators
 
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Private functions that programs call, or that torch's modules and exported programs call for them. All `_foreach_…` are too.
+# Private functions that programs, torch's modules or exported programs call. All `_foreach_…` functions are allowed, too.
 _PRIVATE = _names(
     "_adaptive_avg_pool2d _adaptive_avg_pool3d _add_relu _add_relu_ _addmm_activation _aminmax "
     "_amp_foreach_non_finite_check_and_unscale_ _amp_update_scale_ _assert_async _assert_scalar _assert_tensor_metadata "
@@ -64,28 +64,28 @@ _PRIVATE = _names(
     "_upsample_nearest_exact3d _values _values_copy _weight_norm _coalesced_ _grad _sparse_mm "
     "_sparse_addmm _spdiags _spsolve _autocast_to_full_precision _autocast_to_reduced_precision"
 )
-# Derivatives that programs call. Others trust the indices and sizes that they are given.
+# Derivatives that programs call. The others do not check the indices and sizes they get.
 _BACKWARD = _names(
     "convolution_backward native_dropout_backward max_pool2d_with_indices_backward _softmax_backward_data "
     "_log_softmax_backward_data threshold_backward gelu_backward silu_backward sigmoid_backward tanh_backward elu_backward "
     "leaky_relu_backward hardtanh_backward hardswish_backward hardsigmoid_backward softplus_backward mse_loss_backward"
 )
-# Python's own names of methods that are no operators.
+# Python's special methods that are not operators.
 _METHODS = _names("__getitem__ __setitem__ __delitem__ __reversed__ __iter__ __deepcopy__ __array_wrap__ __long__ __nonzero__")
 _OPERATORS = _names(
     "abs add and div eq floordiv ge gt invert le lshift lt matmul mod mul ne neg or pos pow rshift sub truediv xor"
 )
-# Functions in C that no operator is behind, or that only have other names than their operators.
+# C functions without an operator, or whose operator has another name.
 _WITHOUT_SCHEMA = _names(
     "as_tensor asarray tensor frombuffer from_numpy sparse_coo_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor "
     "sparse_bsc_tensor sparse_compressed_tensor nested_tensor new new_tensor range full type apply_ map_ map2_ pad_sequence "
     "double float half bfloat16 int long short char byte bool cfloat cdouble chalf cpu cuda xpu ipu mtia contiguous dsmm hsmm "
     "saddmm"
 )
-# Public functions that are not in the list: they reach files, memory or other processes, or are no computation.
+# Public functions that are excluded: they access files, memory or other processes, or do not compute.
 _REFUSED = _names(
     "from_file from_blob from_dlpack to_dlpack data_ptr record_stream "
-    # these read addresses, or the layout of memory, from the values of a packed tensor
+    # these read addresses, or a memory layout, from the values of a packed tensor
     "fbgemm_linear_fp16_weight fbgemm_linear_fp16_weight_fp32_activation fbgemm_linear_int8_weight "
     "fbgemm_linear_int8_weight_fp32_activation fbgemm_linear_quantize_weight fbgemm_pack_gemm_matrix_fp16 "
     "fbgemm_pack_quantized_matrix mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight mkldnn_rnn_layer miopen_rnn "
@@ -94,7 +94,7 @@ _REFUSED = _names(
 
 
 def is_harmless(func: Any) -> bool:
-    """Whether a file may name a function: it is torch's own, and computes on its arguments alone.
+    """True if a file may name a function: it belongs to torch and only computes on its arguments.
 
     >>> import torch
     >>> is_harmless(torch.relu), is_harmless(torch.set_num_threads), is_harmless(torch.from_file)
@@ -117,7 +117,7 @@ def _is_harmless(func: Any) -> bool:
         library = func.namespace if isinstance(func, OpOverload) else str(func).partition(".")[0]
         return library in LIBRARIES and _may_be_named(name) and any(map(is_dispatched, schemas_of(func, name)))
     if isinstance(func, types.FunctionType):
-        is_helper = func.__module__ != TENSOR_MODULE  # Python around functions that are called by name
+        is_helper = func.__module__ != TENSOR_MODULE  # a Python function that calls operators by name
         return func is torch.autograd.grad or (func.__module__ in FUNCTION_MODULES and (is_helper or _may_be_named(name)))
     if not isinstance(func, C_FUNCTIONS) or not _may_be_named(name):
         return False
@@ -126,30 +126,29 @@ def _is_harmless(func: Any) -> bool:
 
 
 def _may_be_named(name: str) -> bool:
-    """Whether a function is public by its name, or one of the private ones that programs call."""
+    """True if a function is public by its name, or is one of the private functions that programs call."""
     if name.startswith("__"):
         bare = name.strip("_")
         return name in _METHODS or any(bare == f"{before}{one}" for before in ("", "i", "r") for one in _OPERATORS)
     if "backward" in name:
         return name in _BACKWARD
     if name.startswith("inductor_"):
-        return False  # operators of torch's compiler for its own code
+        return False  # operators that torch's compiler uses internally
     return not name.startswith("_") or name in _PRIVATE or name.startswith("_foreach_")
 
 
-# Arguments that lead a function of torch's out of memory, and that torch does not check: a replay refuses them.
+# Invalid arguments that torch does not check, and that make a function access foreign memory. A replay refuses them.
 #
-# A saved history says with which arguments a replay calls a function. torch checks nearly all of them. What it does
-# not check was found by calling every function that a file may name with arguments that lie at the end of memory,
-# beyond which a read ends the process.
+# A saved history says with which arguments a replay calls a function. torch checks nearly all of them. The rest was found by
+# calling every allowed function with tensors at the end of a memory page, where reading beyond them ends the process.
 
 _Arguments = dict[str, Any]  # by name
-_ENUMERATIONS = ("memory_format", "layout", "dtype")  # which operators take as whole numbers, too
+_ENUMERATIONS = ("memory_format", "layout", "dtype")  # operators also take these as integers
 _STATISTICS = ("weight", "bias", "running_mean", "running_var")
 
 
 def refuse_stray(function: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise `InvalidArgument` where a call with these arguments would read or write memory that is not theirs."""
+    """Raise `InvalidArgument` if a call with these arguments would access memory outside its tensors."""
     check = _CHECKS.get(function.plain_name)
     is_group = function.name.startswith(("_foreach_", "_fused_"))
     if check is None and not is_group and not any(type(one) is int for one in map(kwargs.get, _ENUMERATIONS)):
@@ -176,7 +175,7 @@ def _must(holds: object, what: str) -> None:
 
 
 def _refuse(what: str) -> NoReturn:
-    raise InvalidArgument(f"its arguments lead out of memory: {what}")
+    raise InvalidArgument(f"torch does not check these arguments, and they are invalid: {what}")
 
 
 def _tensor(named: _Arguments, *names: str) -> Tensor | None:
@@ -185,7 +184,7 @@ def _tensor(named: _Arguments, *names: str) -> Tensor | None:
 
 
 def _is_within(values: Tensor, low: int, high: int) -> bool:
-    """Whether all values are from `low` to below `high`."""
+    """True if all values are at least `low` and below `high`."""
     plain = values.detach()
     return not plain.numel() or (int(plain.min()) >= low and int(plain.max()) < high)
 
@@ -194,17 +193,18 @@ def _numbers(value: Any) -> Tensor:
     return value.detach().to("cpu", torch.int64) if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.int64)
 
 
-# What is checked, by name of the function ----------------------------------------------------------------------------------
+# Checks by function name --------------------------------------------------------------------------------------------------
 
 
 def _batch_norm(named: _Arguments) -> None:
     given = _tensor(named, "input")
     if given is None or given.dim() < 2:
-        _refuse("what is normalised has no channels")
+        _refuse("the input has no channels")
     for name in _STATISTICS:
         one = named.get(name)
         _must(
-            not isinstance(one, Tensor) or tuple(one.shape) == (given.shape[1],), f"{name} is not one number for each channel"
+            not isinstance(one, Tensor) or tuple(one.shape) == (given.shape[1],),
+            f"{name} does not have one value for each channel",
         )
     if not named.get("training", named.get("train", True)):
         _must(all(isinstance(named.get(name), Tensor) for name in _STATISTICS[2:]), "there are no running statistics")
@@ -215,8 +215,8 @@ def _pivots(named: _Arguments) -> None:
     if matrix is None or pivots is None or matrix.dim() < 2:
         _refuse("there are no pivots")
     shape = (*matrix.shape[:-2], min(matrix.shape[-2:]))
-    _must(tuple(pivots.shape) == tuple(shape), "the pivots are not as many as the rows")
-    _must(_is_within(pivots.abs(), 1, matrix.shape[-2] + 1), "a pivot is the number of no row")
+    _must(tuple(pivots.shape) == tuple(shape), "the number of pivots is not the number of rows")
+    _must(_is_within(pivots.abs(), 1, matrix.shape[-2] + 1), "a pivot is out of range")
 
 
 def _segments(named: _Arguments) -> None:
@@ -233,7 +233,7 @@ def _segments(named: _Arguments) -> None:
         if ends:
             _must(not bool((numbers.diff(dim=-1) < 0).any()) and numbers.shape[-1], "offsets do not increase")
         else:
-            _must(not bool((numbers.sum(-1) > data.shape[axis]).any()), "lengths add up to more than there is")
+            _must(not bool((numbers.sum(-1) > data.shape[axis]).any()), "the lengths add up to more than the data")
 
 
 def _ctc(named: _Arguments) -> None:
@@ -241,23 +241,23 @@ def _ctc(named: _Arguments) -> None:
     if values is None or targets is None or values.dim() < 2 or not values.shape[-1]:
         _refuse("there are no targets or no classes")
     inputs, lengths = (_numbers(named.get(name)).reshape(-1) for name in ("input_lengths", "target_lengths"))
-    _must(_is_within(targets, 0, values.shape[-1]), "a target is no class")
-    _must(0 <= (named.get("blank") or 0) < values.shape[-1], "the blank is no class")
-    _must(_is_within(inputs, 0, values.shape[0] + 1), "an input is longer than there are steps")
+    _must(_is_within(targets, 0, values.shape[-1]), "a target is out of range")
+    _must(0 <= (named.get("blank") or 0) < values.shape[-1], "the blank is out of range")
+    _must(_is_within(inputs, 0, values.shape[0] + 1), "an input length is larger than the number of steps")
     most = targets.shape[1] if targets.dim() == 2 and values.dim() == 3 else targets.numel()
-    _must(_is_within(lengths, 0, most + 1), "a target is longer than there are numbers")
-    _must(targets.dim() != 1 or int(lengths.sum()) <= targets.numel(), "targets add up to more than there is")
+    _must(_is_within(lengths, 0, most + 1), "a target length is larger than the number of targets")
+    _must(targets.dim() != 1 or int(lengths.sum()) <= targets.numel(), "the target lengths add up to more than the targets")
 
 
 def _embedding_bag(named: _Arguments) -> None:
     weight, indices, offsets = _tensor(named, "weight"), _tensor(named, "input", "indices"), _tensor(named, "offsets")
     if weight is None or indices is None or weight.dim() != 2:
         _refuse("there is no weight or no index")
-    if indices.is_floating_point() and not weight.is_floating_point():  # the order of the arguments was another one
+    if indices.is_floating_point() and not weight.is_floating_point():  # old order of the arguments
         weight, indices = indices, weight
-    _must(_is_within(indices, 0, weight.shape[0]), "an index is the number of no row")
+    _must(_is_within(indices, 0, weight.shape[0]), "an index is out of range")
     factors = _tensor(named, "per_sample_weights")
-    _must(factors is None or factors.shape == indices.shape, "there are not as many weights as indices")
+    _must(factors is None or factors.shape == indices.shape, "the weights and the indices differ in shape")
     if offsets is not None:
         _must(_is_within(offsets, 0, indices.numel() + 1), "an offset is beyond the indices")
         _must(not bool((_numbers(offsets).diff() < 0).any()), "offsets do not increase")
@@ -271,16 +271,16 @@ def _transform(named: _Arguments) -> None:
 
 def _samples(named: _Arguments) -> None:
     samples = _tensor(named, "_random_samples", "random_samples")
-    _must(samples is None or bool(((samples >= 0) & (samples <= 1)).all()), "a random sample is not from 0 to 1")
+    _must(samples is None or bool(((samples >= 0) & (samples <= 1)).all()), "a random sample is outside 0 to 1")
 
 
 def _sequences(named: _Arguments) -> None:
-    """Sequences of several lengths, one after the other: `batch_sizes` says how many are in each step."""
+    """Packed sequences: `batch_sizes` has the number of sequences at each step."""
     sizes, data = _tensor(named, "batch_sizes"), _tensor(named, "data", "input")
     if sizes is None or data is None:
         return
     numbers = _numbers(sizes)
-    _must(numbers.dim() == 1 and numbers.numel() and _is_within(numbers, 1, len(data) + 1), "there are no batch sizes")
+    _must(numbers.dim() == 1 and numbers.numel() and _is_within(numbers, 1, len(data) + 1), "the batch sizes are out of range")
     _must(not bool((numbers.diff() > 0).any()) and int(numbers.sum()) == len(data), "the batch sizes do not fit the data")
     states = named.get("hx")
     for one in states if isinstance(states, (list, tuple)) else [states]:
@@ -293,8 +293,8 @@ def _lengths(named: _Arguments) -> None:
         _refuse("there are no sequences")
     is_first = bool(named.get("batch_first"))
     numbers = _numbers(lengths)
-    _must(numbers.numel() == given.shape[0 if is_first else 1], "there are not as many lengths as sequences")
-    _must(_is_within(numbers, 1, given.shape[1 if is_first else 0] + 1), "a length is more than there is")
+    _must(numbers.numel() == given.shape[0 if is_first else 1], "the number of lengths is not the number of sequences")
+    _must(_is_within(numbers, 1, given.shape[1 if is_first else 0] + 1), "a length is out of range")
 
 
 def _scales(named: _Arguments) -> None:
@@ -304,19 +304,19 @@ def _scales(named: _Arguments) -> None:
         return
     for there, made, factor in zip(given.shape[2:], sizes, factors, strict=False):
         fits = factor is None or (isinstance(factor, (int, float)) and factor > 0 and made - 0.5 <= there * factor)
-        _must(fits, "a scale leads beyond the picture")
+        _must(fits, "a scale is too small for the output size")
 
 
 def _max_pool_backward(named: _Arguments) -> None:
     given, indices = _tensor(named, "self", "input"), _tensor(named, "indices")
     if given is None or indices is None or given.dim() < 3:
         _refuse("there are no indices")
-    _must(_is_within(indices, 0, given.shape[-1] * given.shape[-2]), "an index is that of no pixel")
+    _must(_is_within(indices, 0, given.shape[-1] * given.shape[-2]), "an index is out of range")
 
 
 def _pieces(named: _Arguments) -> None:
     tensors = named.get("tensors")
-    _must(all(isinstance(one, Tensor) and one.dim() for one in tensors or ()), "a tensor has no dimension")
+    _must(all(isinstance(one, Tensor) and one.dim() for one in tensors or ()), "a tensor has no dimensions")
 
 
 def _new(named: _Arguments) -> None:
@@ -324,25 +324,25 @@ def _new(named: _Arguments) -> None:
 
 
 def _lists(named: _Arguments, is_fused: bool) -> None:
-    """Lists of tensors that are taken together: of one length and, where an optimizer works on them, of the same shapes."""
+    """Lists of tensors must have equal lengths and, for a fused optimizer, tensors of equal shapes."""
     lists = {name: one for name, one in named.items() if isinstance(one, (list, tuple)) and one and isinstance(one[0], Tensor)}
     whole = next(iter(lists.values()), ())
     for name, one in lists.items():
-        _must(len(one) == len(whole), "the lists of tensors are not of one length")
+        _must(len(one) == len(whole), "the lists of tensors differ in length")
         for first, other in zip(whole, one, strict=True) if is_fused else ():
-            _must(isinstance(other, Tensor), "a list holds something that is no tensor")
+            _must(isinstance(other, Tensor), "a list of tensors holds another object")
             is_right = other.numel() == 1 if name == "state_steps" else other.shape == first.shape
-            _must(is_right, f"tensors are not of one shape: {name}")
+            _must(is_right, f"tensors differ in shape: {name}")
 
 
 def _weight_norm(named: _Arguments) -> None:
     directions, lengths, axis = named.get("v"), named.get("g"), named.get("dim", 0)
     if isinstance(directions, Tensor) and isinstance(lengths, Tensor) and axis in (0, directions.dim() - 1):
-        _must(lengths.numel() == directions.shape[axis], "there is not one length for each direction")
+        _must(lengths.numel() == directions.shape[axis], "the number of norms is not the number of directions")
 
 
 def refuse_stray_indices(tensor: Tensor) -> None:
-    """Raise `InvalidArgument` where a sparse tensor has indices that are outside it, which torch does not check by itself."""
+    """Raise `InvalidArgument` if a sparse tensor has indices out of range, which torch does not check by default."""
     if tensor.layout is not torch.sparse_coo and tensor.layout not in COMPRESSED:
         return
     try:
@@ -355,7 +355,7 @@ def refuse_stray_indices(tensor: Tensor) -> None:
                     compressed, plain, values, tensor.shape, layout=tensor.layout, check_invariants=True
                 )
     except RuntimeError as error:
-        _refuse(f"the indices of a sparse tensor do not fit it ({error})")
+        _refuse(f"the indices of a sparse tensor are out of range ({error})")
 
 
 _CHECKS: dict[str, Callable[[_Arguments], None]] = {

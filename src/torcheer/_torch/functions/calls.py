@@ -1,4 +1,4 @@
-"""A call as the tables of FLOPs and of what autograd saves see it: shapes of arguments and results, no values."""
+"""A call without values, the input of the FLOP formulas and of the rules of what autograd saves."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Operand(NamedTuple):
 
 
 class Call(Protocol):
-    """One call of a torch function. Made tensors (`results`) and arguments are known by shape, dtype and device.
+    """One call of a torch function. Results and tensor arguments are known by shape, dtype and device.
 
-    Arguments are asked for by position and name, because torch takes them either way: `call.value(3, "stride", 1)`.
+    Arguments are looked up by position and name, because callers use either: `call.value(3, "stride", 1)`.
     """
 
     __slots__ = ()
@@ -46,11 +46,11 @@ class Call(Protocol):
 
     @property
     def numbers(self) -> Sequence[int]:
-        """The operations that are its results."""
+        """The numbers of the operations that are its results."""
 
     @property
     def parents(self) -> tuple[int, ...]:
-        """The operations its tensor arguments are, by slot."""
+        """The operations that made its tensor arguments, by slot."""
 
     @property
     def results(self) -> list[Result]: ...
@@ -60,7 +60,7 @@ class Call(Protocol):
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """The positional arguments, with an `Operand` where a tensor was."""
+        """The positional arguments, with an `Operand` for each tensor."""
 
     @property
     def kwargs(self) -> dict[str, Any]: ...
@@ -72,7 +72,7 @@ class Call(Protocol):
         return args[position] if 0 <= position < len(args) else default
 
     def operand(self, position: int, name: str) -> Operand:
-        """An argument that must be a tensor; raises LookupError where it is not."""
+        """An argument that must be a tensor; raises LookupError if it is not."""
         value = self.value(position, name)
         if not isinstance(value, Operand):
             raise LookupError(f"{self.name}: argument {name!r} is no tensor")
@@ -80,12 +80,12 @@ class Call(Protocol):
 
     @property
     def given(self) -> int:
-        """How many values the first tensor argument has."""
+        """The number of values in the first tensor argument."""
         ...
 
     @property
     def made(self) -> int:
-        """How many values came out, of all results together."""
+        """The number of values in all results together."""
         ...
 
     @property
@@ -95,23 +95,23 @@ class Call(Protocol):
 
     @property
     def node(self) -> str | None:
-        """The autograd node of the first result that has one."""
+        """The autograd node of the first result that has a node."""
 
     @property
     def overwritten(self) -> int | None:
-        """The slot of the argument that the first result was written into."""
+        """The slot of the argument that the call overwrote with its first result."""
 
     @property
     def is_complex(self) -> bool: ...
 
 
 class Memory(Protocol):
-    """What is known of the memory behind the tensors of a pass."""
+    """Facts about the memory behind the tensors of a pass."""
 
     def is_fresh(self, number: int) -> bool:
-        """Whether an operation's tensor has memory of its own, which nothing had before it."""
+        """True if the operation allocated the memory of its result."""
         ...
 
     def reshapes_freely(self, number: int, shape: tuple[int, ...]) -> bool:
-        """Whether a tensor can be seen in another shape without a copy."""
+        """True if a tensor can be viewed in another shape without a copy."""
         ...

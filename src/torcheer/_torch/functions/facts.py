@@ -1,4 +1,8 @@
-"""Whether a function is an operation, a query, a read by Python, or a composite to be opened."""
+"""What is known about each torch function: `facts(func)`.
+
+Its kind (operation, query, Python read, composite), whether it returns a view, draws random numbers or writes to its
+arguments, its category, and more. Nearly all is derived from torch's schemas and tags.
+"""
 
 from __future__ import annotations
 
@@ -25,36 +29,36 @@ if TYPE_CHECKING:
 
 
 class Kind(enum.IntEnum):
-    """What a torch function does, as far as recording it is concerned."""
+    """How a call of a torch function is recorded."""
 
-    QUERY = 0  # asks about a tensor, makes none
-    PYTHON_READ = 1  # hands values to Python
+    QUERY = 0  # returns facts about a tensor, makes none
+    PYTHON_READ = 1  # returns values to Python
     OPERATION = 2
-    COMPOSITE = 3  # Python around several operations: opened
+    COMPOSITE = 3  # a Python function around several operations, which is opened
     BACKWARD = 4  # runs autograd, makes no tensor
 
 
 class Origin(enum.Enum):
-    """How a tensor came to be."""
+    """Where a tensor came from."""
 
     INPUT = "input"  # given to the model
-    OPERATION = "operation"  # made by a torch function that was watched
-    OPAQUE = "opaque"  # made inside something that cannot be watched; its inputs are known
+    OPERATION = "operation"  # made by a watched torch function
+    OPAQUE = "opaque"  # made by code that cannot be watched, from known inputs
     ALIAS = "alias"  # another view of a recorded tensor, made where it could not be watched
-    SOURCE = "source"  # turned up unexplained: closed over, made by NumPy or on another thread
-    OUTPUT = "output"  # handed back by the model
+    SOURCE = "source"  # unknown: from a closure, NumPy or another thread
+    OUTPUT = "output"  # returned by the model
 
 
 # Properties that return a tensor; every other property read is a query.
 TENSOR_PROPERTIES = frozenset({"T", "H", "mT", "mH", "real", "imag", "data", "grad", "_grad"})
 
-# Where values leave torch for Python.
+# Functions by which values leave torch for Python.
 PYTHON_READS = frozenset(
     "__bool__ __float__ __int__ __index__ __complex__ __contains__ __array__ __dlpack__ "
     "item tolist numpy is_nonzero equal allclose _local_scalar_dense _nested_tensor_from_mask_left_aligned".split()
 )
 
-# Functions that concern a tensor but neither compute nor hand out its values, and that no schema describes.
+# Functions of a tensor that neither compute nor return its values, and that no schema describes.
 QUERIES = frozenset(
     "dim ndimension numel nelement size stride storage_offset element_size get_device storage untyped_storage "
     "data_ptr const_data_ptr is_contiguous is_pinned is_shared is_floating_point is_complex is_signed is_inference is_conj "
@@ -67,8 +71,8 @@ QUERIES = frozenset(
     "is_grad_enabled sym_float sym_int sym_ite sym_max sym_min sym_not sym_sum _sym_sqrt autocast".split()
 )
 
-# Functions that are Python around other calls, but that people think of as one operation, and that make exactly one inner
-# operation. `tests/functions/test_functions.py` opens each of them and counts.
+# Python functions around other calls that people regard as one operation, and that make exactly one inner operation.
+# `tests/functions/test_functions.py` opens each of them and counts.
 SINGLE: frozenset[Callable[..., Any]] = frozenset(
     getattr(owner, name)
     for owner, names in (
@@ -112,7 +116,7 @@ def kind_of(func: Any, name: str) -> Kind:
         return Kind.QUERY
     if isinstance(func, types.FunctionType):
         if func in SINGLE or func is torch.autograd.grad or (name.startswith("__") and func.__module__ == TENSOR_MODULE):
-            return Kind.OPERATION  # an operator, such as 1 / x, is one operation for its author
+            return Kind.OPERATION  # an operator, such as 1 / x, is one operation to its author
         asks = GUARDS & set(func.__code__.co_names)
         return Kind.COMPOSITE if asks and asks & set(func.__globals__) else Kind.OPERATION
     schemas = schemas_of(func, name)
@@ -126,7 +130,7 @@ def _makes_no_tensor(schema: Any) -> bool:
     return makes_none and not any(map(writes, schema.arguments))
 
 
-# Copies of torch's Python functions that run their own body, so that the calls inside are seen.
+# Copies of torch's Python functions that run their own body, so that the mode sees the calls inside.
 
 _OPEN_GLOBALS: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
 
@@ -148,16 +152,16 @@ def opened_copy(func: types.FunctionType) -> Callable[..., Any]:
 
 # What kind of result a function has, by plain name: a view, an element-wise result, random numbers, a constant.
 #
-# An element-wise function makes each value of its result from the values at the same place of its arguments (after
-# broadcasting), and from nothing else.
+# A function is element-wise if each value of its result depends only on the values at the same place of its arguments, after
+# broadcasting.
 
-# Functions that return the memory of an argument where nothing has to be computed.
+# Functions that return an argument's memory if there is nothing to compute.
 _SOMETIMES = groups.CONVERSIONS | groups.RESHAPES | groups.ONE_FOR_EACH | groups.DROPOUTS | groups.HAND_BACK
 
 
 @cache
 def is_view(name: str) -> bool:
-    """Whether every overload of a function returns the memory of an argument."""
+    """True if every overload of a function returns the memory of an argument."""
     if name in groups.UNSCHEMED_VIEWS:
         return True
     if name in _SOMETIMES:
@@ -167,7 +171,7 @@ def is_view(name: str) -> bool:
 
 
 def may_be_view(name: str) -> bool:
-    """Whether a function returns the memory of an argument at least sometimes."""
+    """True if a function always or sometimes returns the memory of an argument."""
     return is_view(name) or name in _SOMETIMES
 
 
@@ -190,7 +194,7 @@ def is_elementwise(name: str) -> bool:
 
 @cache
 def is_random(name: str) -> bool:
-    """Whether a function may draw random numbers: for some of its arguments, or always."""
+    """True if a function draws random numbers, always or for some arguments."""
     if name in groups.SAMPLING | groups.DROPOUTS | groups.RANDOM_BESIDES:
         return True
     return any(has_tag(spelled, torch.Tag.nondeterministic_seeded) for spelled in (name, f"_{name}", f"{name}_"))
@@ -198,7 +202,7 @@ def is_random(name: str) -> bool:
 
 @cache
 def makes_constants(name: str) -> bool:
-    """Whether a function makes a tensor out of no other."""
+    """True for factory functions: no tensor argument."""
     if name in groups.CONSTRUCTORS:
         return True
     schemas = [schema for schema in aten_schemas(name) if not has_out(schema)]
@@ -207,18 +211,18 @@ def makes_constants(name: str) -> bool:
 
 @cache
 def allocates(name: str) -> bool:
-    """Whether a function is called to get memory: it makes, copies or converts a tensor."""
+    """True if the purpose of a function is new memory: it makes, copies or converts a tensor."""
     makers = groups.CONSTRUCTORS | groups.CONVERSIONS | {"clone", "contiguous", "copy", "complex", "pin_memory"}
     return name in makers or (name in groups.SAMPLING and name.startswith("rand"))
 
 
-# The category of a function: what kind of step it is in a model. Pictures have a colour for each.
+# The category of a function: the kind of step it is in a model. Pictures have a colour for each category.
 
 Category = Literal[
     "layer", "attention", "normalisation", "activation", "pooling", "arithmetic", "reduction", "shape", "random", "constant"
 ]
 
-# In this order: the first group that has a function decides.
+# The first group that contains a function decides.
 _GROUPS: tuple[tuple[Category, frozenset[str]], ...] = (
     ("attention", groups.ATTENTION),
     ("normalisation", groups.NORMALISATIONS),
@@ -235,7 +239,7 @@ _GROUPS: tuple[tuple[Category, frozenset[str]], ...] = (
 
 
 def category_of(name: str) -> Category:
-    """The category of a function by its plain name. Backward and `_copy` forms are of the category of their function."""
+    """The category of a function, by plain name. Backward and `_copy` forms have the category of their function."""
     base = name.removesuffix("_copy").removesuffix("_backward")
     for category, members in _GROUPS:
         if base in members:
@@ -247,7 +251,7 @@ def category_of(name: str) -> Category:
     return "constant" if makes_constants(base) else "arithmetic"
 
 
-# Which calls draw random numbers from the default generator: the same function may, or may not, for other arguments.
+# Which calls draw random numbers from the default generator. It depends on the arguments.
 
 Draws = Callable[[tuple[Any, ...], dict[str, Any]], bool]
 
@@ -264,7 +268,9 @@ def _with_dropout(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _attention_with_dropout(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """For `scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, …)`, whose `scale` is a float, too."""
+    """Rule for `scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, …)`, where other floats such as
+    `scale` must not count.
+    """
     dropout = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
     return not isinstance(dropout, (int, float)) or dropout > 0
 
@@ -298,14 +304,14 @@ _DRAWS: dict[str, Draws] = {
 
 
 def draws_of(plain: str) -> Draws | None:
-    """Whether a call of the function of this plain name draws, given its arguments; None when no call does."""
+    """A function that says from its arguments whether a call draws random numbers; None if no call does."""
     return _DRAWS.get(plain)
 
 
-# Which tensors a call writes to, told from its arguments before it runs.
+# Which tensors a call writes to, decided from its arguments before it runs.
 #
-# torch's schemas mark what is written. They say nothing of running statistics, of `max_norm` of an embedding, of
-# Python's operators, and of Python functions with `inplace=True`: those have rules here.
+# torch's schemas mark written arguments, but not running statistics, the weight of an embedding with `max_norm`, Python's
+# operators, or Python functions with `inplace=True`: these have rules here.
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -313,7 +319,7 @@ Writes = Callable[[Args, Kwargs], list[Any]]
 
 
 def writes_of(func: Any, name: str, plain: str) -> Writes | None:
-    """A function from a call's arguments to the tensors it writes to; None when only `out=` and `inplace=True` can say so."""
+    """A function from a call's arguments to the tensors it writes to; None if only `out=` and `inplace=True` matter."""
     if is_collective(func):
         return written_by_collective(func)
     if (unmarked := written_unmarked(func)) is not None:
@@ -321,7 +327,7 @@ def writes_of(func: Any, name: str, plain: str) -> Writes | None:
     if name in ("set_data", "__setitem__") or is_inplace_operator(name):
         return _first_argument
     if name in groups.GRADIENT_SWITCHES:
-        return None  # detach_ changes what autograd knows, and no values
+        return None  # detach_ changes autograd state but no values
     if plain in groups.LOOK_UPS and isinstance(func, types.FunctionType):
         return _renormalised_weight
     positions: dict[int, str] = {}
@@ -345,7 +351,7 @@ def writes_of(func: Any, name: str, plain: str) -> Writes | None:
 
 
 def _updates_statistics(func: Any, name: str, plain: str) -> bool:
-    """Batch norm, under all its names but those that are told not to."""
+    """True for batch norm under all its names, except variants that never update statistics."""
     if plain.endswith(("_backward", "_functional", "_no_update", "_no_training", "_elemt")):
         return False
     return {"running_mean", "running_var"} <= set(argument_names(func, name))
@@ -359,7 +365,7 @@ def _first_argument(args: Args, kwargs: Kwargs) -> list[Any]:
 
 
 def out_or_inplace(args: Args, kwargs: Kwargs) -> list[Any]:
-    """What any call may ask to be written: `out=`, `inplace=True`."""
+    """The tensors that any function writes to on request: `out=`, `inplace=True`."""
     out = kwargs.get("out")
     if out is not None:
         return [out] if isinstance(out, Tensor) else list(out)
@@ -369,10 +375,10 @@ def out_or_inplace(args: Args, kwargs: Kwargs) -> list[Any]:
 
 
 class _Marked:
-    """The arguments torch's schemas mark as written, and `out=`.
+    """The arguments that torch's schemas mark as written, and `out=`.
 
-    `positions` are those that may be given by position, with their names; `names` those that are given by name alone: the
-    results of `torch.ops.aten.sort.values(x, values=v, indices=i)`.
+    `positions` maps positions to names; `names` are keyword-only, such as the results of `torch.ops.aten.sort.values(x,
+    values=v, indices=i)`.
     """
 
     def __init__(self, positions: dict[int, str], names: frozenset[str] = frozenset()) -> None:
@@ -391,7 +397,7 @@ class _Marked:
 
 
 class _FusedStep(_Marked):
-    """A fused optimizer: gradients are written to only where they are unscaled, by `grad_scale`."""
+    """A fused optimizer. It writes to gradients only to unscale them, if `grad_scale` is given."""
 
     def __init__(self, positions: dict[int, str], names: frozenset[str]) -> None:
         super().__init__(positions, names)
@@ -402,14 +408,14 @@ class _FusedStep(_Marked):
 
 
 class _RunningStatistics:
-    """Batch norm: running mean and variance are written where statistics of the batch are taken."""
+    """Batch norm. It writes to the running mean and variance if it uses statistics of the batch."""
 
     def __init__(self, func: Any, name: str, outs: frozenset[str]) -> None:
         names = argument_names(func, name)
         self._positions = {"running_mean": names.index("running_mean"), "running_var": names.index("running_var")}
         self._switch = next((one for one in ("training", "use_input_stats") if one in names), None)
         self._at = names.index(self._switch) if self._switch is not None else -1
-        # F.instance_norm takes statistics of the input unless told not to
+        # F.instance_norm uses statistics of the input by default
         self._default = self._switch == "use_input_stats" and isinstance(func, types.FunctionType)
         self._outs = _Marked({}, outs)
 
@@ -424,44 +430,44 @@ class _RunningStatistics:
 
 
 def writes_aside(written: Writes | None) -> bool:
-    """Whether a function writes to tensors (running statistics) that it does not return."""
+    """True if a function writes to tensors that it does not return (running statistics)."""
     return isinstance(written, _RunningStatistics)
 
 
 def _renormalised_weight(args: Args, kwargs: Kwargs) -> list[Any]:
-    """`F.embedding` and `F.embedding_bag` renormalise the rows of the weight they look up, where `max_norm` is given."""
+    """`F.embedding` and `F.embedding_bag` with `max_norm` renormalise the rows of the weight that they look up."""
     weight = kwargs.get("weight", args[1] if len(args) > 1 else None)
     max_norm = kwargs.get("max_norm", args[3] if len(args) > 3 else None)
     return [weight] if max_norm is not None and isinstance(weight, Tensor) else []
 
 
-# Everything that is known about one torch function: `facts(func)`.
+# All facts about one torch function.
 #
-# The facts that recording needs are worked out when a function is first met, the others when they are first read.
-# Facts about torch's own functions are worked out once per process, those about other functions at every call of
-# `facts`.
+# Facts that recording needs are computed when a function is first met, the others when they are first read. They are cached
+# for the process if the function belongs to torch, and computed anew at every call of `facts` otherwise.
 
 _KNOWN: dict[Any, TorchFunction] = {}
 
 
 @dataclass(eq=False)
 class TorchFunction:
-    """What is known about one torch function. All records of the function share it."""
+    """All facts about one torch function, shared by all its records."""
 
     func: Callable[..., Any] | None
-    name: str  # as torch spells it: max_pool2d
-    type: str  # as labels spell it: maxpool2d
+    name: str  # torch's spelling: max_pool2d
+    type: str  # the spelling of labels: maxpool2d
     kind: Kind
     written: Writes | None = None
     opened: Callable[..., Any] | None = None
     origin: Origin = Origin.OPERATION
     is_attribute: bool = False  # a property read, such as `.grad`
-    is_collective: bool = False  # other processes take part in it
-    writes_aside: bool = False  # it writes to tensors (running statistics) that it does not return
+    is_collective: bool = False  # other processes take part
+    writes_aside: bool = False  # writes to tensors that it does not return (running statistics)
     touches_gradients: bool = False  # reads or sets `.grad`
-    switches_gradients: bool = False  # tells a tensor to require gradients, or not to
-    draws: Draws | None = None  # whether a call draws random numbers; None when none does
-    argument_names: tuple[str, ...] | None = None  # of a function of a saved history that is not here; None: ask the function
+    switches_gradients: bool = False  # changes `requires_grad` of a tensor
+    draws: Draws | None = None  # says whether a call draws random numbers; None if no call does
+    # for a function of a saved history that cannot be found here; None: read from the function
+    argument_names: tuple[str, ...] | None = None
 
     def writes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The tensors that a call with these arguments writes to."""
@@ -469,34 +475,36 @@ class TorchFunction:
 
     @cached_property
     def plain_name(self) -> str:
-        """One name for all spellings: `add` for `add_`, `__iadd__` and `aten.add_.Tensor`; `library::add` for another's."""
+        """One name for all spellings: `add` for `add_`, `__iadd__` and `aten.add_.Tensor`; `library::add` for other
+        libraries.
+        """
         return plain_name(self.func, self.name, is_attribute=self.is_attribute) if self.func is not None else self.name
 
     @cached_property
     def is_reflected(self) -> bool:
-        """Whether it takes its operands the other way round: `__rsub__(x, 1)` is `1 - x`."""
+        """True if the operands are swapped: `__rsub__(x, 1)` is `1 - x`."""
         return is_reflected(self.name)
 
     @cached_property
     def category(self) -> Category:
-        """What kind of step it is in a model."""
+        """The kind of step it is in a model."""
         return category_of(self.plain_name)
 
     @cached_property
     def structure(self) -> Structure:
-        """Which integers among its arguments are indices, lengths, offsets, pivots or sizes."""
+        """Which integer arguments are indices, lengths, offsets, pivots or sizes."""
         return Structure(self.func, self.name, self.plain_name)
 
     @cached_property
     def formula(self) -> Formula | None:
-        """What a call of it computes, in FLOPs; None where that is not known."""
+        """The formula for the FLOPs of a call; None if unknown."""
         from .flops import FORMULAS
 
         return FORMULAS.get(self.plain_name)
 
     @cached_property
     def is_known(self) -> bool:
-        """Whether a table or a tag of torch says something of it, or it makes no tensor."""
+        """True if it makes no tensor, or if a table or torch's tags describe it."""
         if self.kind not in (Kind.OPERATION, Kind.COMPOSITE) or self.opened is not None:
             return True
         has_table = self.formula is not None or any(map(self.is_in, groups.groups().values()))
@@ -506,73 +514,73 @@ class TorchFunction:
 
     @cached_property
     def is_view(self) -> bool:
-        """Whether its result always is the memory of an argument."""
+        """True if its result always is the memory of an argument."""
         return is_view(self.plain_name)
 
     @cached_property
     def may_be_view(self) -> bool:
-        """Whether its result is the memory of an argument at least sometimes: `reshape`, `contiguous`, `to`."""
+        """True if its result is always or sometimes the memory of an argument: `reshape`, `contiguous`, `to`."""
         return may_be_view(self.plain_name)
 
     @cached_property
     def is_elementwise(self) -> bool:
-        """Whether each value of its result follows from the values at the same place of its arguments."""
+        """True if each value of its result depends only on the values at the same place of its arguments."""
         return is_elementwise(self.plain_name)
 
     @cached_property
     def is_random(self) -> bool:
-        """Whether it may draw random numbers."""
+        """True if it may draw random numbers."""
         return is_random(self.plain_name)
 
     @cached_property
     def allocates(self) -> bool:
-        """Whether it is called to get memory: it makes, copies or converts a tensor."""
+        """True if its purpose is new memory: it makes, copies or converts a tensor."""
         return allocates(self.plain_name)
 
     @property
     def is_uninitialised(self) -> bool:
-        """Whether its result is uninitialised memory, as that of `torch.empty`."""
+        """True if its result is uninitialised memory, as for `torch.empty`."""
         return self.plain_name in groups.UNINITIALISED or is_partly_filled(self.func)
 
     @property
     def is_commutative(self) -> bool:
-        """Whether its two arguments may be exchanged."""
+        """True if its two arguments may be swapped."""
         return self.plain_name in groups.COMMUTATIVE
 
     def is_in(self, group: frozenset[str]) -> bool:
-        """Whether it is in one of the groups of `functions.groups`."""
+        """True if it is in this group of `functions.groups`."""
         return self.plain_name in group
 
-    # What recording has to know -----------------------------------------------------------------------------------
+    # Facts that recording needs ---------------------------------------------------------------------------------------
 
     @property
     def exports_memory(self) -> bool:
-        """Whether it hands out the memory behind a tensor, to which anything may write from then on."""
+        """True if it hands out the memory of a tensor, to which any code may write from then on."""
         return self.name in groups.EXPORTS or self.name in groups.POINTERS
 
     @property
     def takes_memory(self) -> bool:
-        """Whether its result may lie in memory of an argument that is no tensor."""
+        """True if its result may lie in the memory of an argument that is not a tensor."""
         return self.name in groups.TAKE_MEMORY
 
     @property
     def hooks_gradients(self) -> bool:
-        """Whether it registers a hook on a tensor, which gets its gradient and may change it."""
+        """True if it registers a hook on a tensor's gradient."""
         return self.name == "register_hook"
 
     @property
     def concerns_gradients(self) -> bool:
-        """Whether it is a query that concerns gradients."""
+        """True for a query about gradients."""
         return self.touches_gradients or self.switches_gradients or self.hooks_gradients
 
     @property
     def is_gradient(self) -> bool:
-        """Whether it reads `.grad`."""
+        """True if it reads `.grad`."""
         return self.is_attribute and self.touches_gradients
 
 
 def facts(func: Any) -> TorchFunction:
-    """What is known about a function. `F.softmax`, `torch.softmax` and `Tensor.softmax` have one plain name.
+    """All facts about a function. `F.softmax`, `torch.softmax` and `Tensor.softmax` have the same plain name.
 
     >>> import torch
     >>> facts(torch.Tensor.__iadd__).plain_name, facts(torch.sort).writes((torch.ones(2),), {})

@@ -1,4 +1,4 @@
-"""What a call computes, in FLOPs, by plain name: the one place that knows all formulas."""
+"""The FLOPs of a call, by plain name of the function: all formulas are here."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from . import groups
 from .calls import Call, Operand
 from .groups import BATCH_NORMS, DROPOUTS
 
-# Work: the cost of one call; and `FORMULAS`, the table of formulas for it.
+# `Work` is the cost of one call, `FORMULAS` the table of formulas.
 #
-# A formula is a function of a `Call` that returns `Work`, or None where it cannot tell.
+# A formula is a function from a `Call` to its `Work`, or to None if it cannot know.
 
 
 class Work(NamedTuple):
@@ -42,7 +42,8 @@ def formula(names: str) -> Callable[[Formula], Formula]:
 def product(call: Call, macs: int, factors: Iterable[Operand], also: int = 0) -> Work:
     """The work of a matrix product or a convolution: two FLOPs for each multiply-accumulate.
 
-    Backward is one more such product for each factor that needs a gradient. `also` are other FLOPs, in forward and in backward.
+    Backward needs one such product for each factor that requires a gradient. `also` are other FLOPs, added to forward and to
+    backward.
     """
     if call.is_complex:
         macs *= 4
@@ -51,7 +52,7 @@ def product(call: Call, macs: int, factors: Iterable[Operand], also: int = 0) ->
 
 
 def simple(call: Call, flops: float, backward: float = 1) -> Work:
-    """Work other than products; the backward is a multiple of the forward."""
+    """Work without products; the backward is a multiple of the forward."""
     if call.is_complex:
         flops *= 2
     return Work(round(flops), 0, round(flops * backward))
@@ -101,7 +102,7 @@ def _add_outer(call: Call) -> Work:
     return simple(call, 2 * call.made)
 
 
-@formula("grouped_mm transformers::grouped_mm_fallback")  # the latter where torch has no `_grouped_mm` for the device
+@formula("grouped_mm transformers::grouped_mm_fallback")  # the fallback is used if torch has no `_grouped_mm` for the device
 def _grouped_mm(call: Call) -> Work:
     a, b = call.operands[:2]
     return product(call, a.numel * b.shape[-1], (a, b))
@@ -112,7 +113,7 @@ def _tensordot(call: Call) -> Work:
     a, b = call.operands[:2]
     if not call.made:
         return NOTHING
-    contracted = math.isqrt(a.numel * b.numel // call.made)  # each contracted size is in both, and in no result
+    contracted = math.isqrt(a.numel * b.numel // call.made)  # each contracted size is in both operands and not in the result
     return product(call, call.made * contracted, (a, b))
 
 
@@ -129,7 +130,7 @@ def _multi_dot(call: Call) -> Work:
 
 
 def _cheapest_chain(sizes: list[int]) -> int:
-    """MACs of a chain of matrix products in the best order, which is the one torch finds."""
+    """MACs of a chain of matrix products in the cheapest order, which torch chooses."""
     count = len(sizes) - 1
     best = [[0] * count for _ in range(count)]
     for span in range(1, count):
@@ -191,7 +192,7 @@ def _time_batch_channel(call: Call) -> Work:
     "scaled_dot_product_efficient_attention scaled_dot_product_cudnn_attention scaled_dot_product_attention_math"
 )
 def _attention(call: Call) -> Work:
-    """Two products and a softmax over all pairs: a causal mask saves nothing here, and groups share heads."""
+    """Two products and a softmax over all pairs. A causal mask saves nothing here; grouped heads count as full heads."""
     query, key, value = call.operands[:3]
     length, width = query.shape[-2:]
     scores = math.prod(call.shape[:-2]) * length * key.shape[-2]
@@ -200,13 +201,13 @@ def _attention(call: Call) -> Work:
     dropout = call.value(4, "dropout_p", 0.0)
     per_score = 1 + SOFTMAX + isinstance(mask, Operand) + (2 if isinstance(dropout, float) and dropout > 0 else 0)
     also = scores * per_score
-    # each product has two gradients; fused kernels do not keep the scores and compute them again
+    # each product has two gradients; fused kernels recompute the scores
     products = 2.5 if "DotProduct" in (call.node or "") else 2
     return Work(work.flops + also, work.macs, round(work.flops * products) + also)
 
 
 def _self_attention(x: Operand, heads: int, is_masked: bool) -> Work:
-    """Self-attention with its four projections, of every position with every other."""
+    """Self-attention with four projections; every position attends to every position."""
     batch, length, width = x.shape
     pairs = batch * length * length
     macs = 4 * x.numel * width + 2 * pairs * width
@@ -215,7 +216,7 @@ def _self_attention(x: Operand, heads: int, is_masked: bool) -> Work:
 
 @formula("native_multi_head_attention")
 def _fused_attention(call: Call) -> Work:
-    """Runs without gradients only, so it has no backward."""
+    """Runs only without gradients, so it has no backward."""
     return _self_attention(call.operand(0, "query"), call.value(4, "num_head"), isinstance(call.value(9, "mask"), Operand))
 
 
@@ -231,7 +232,7 @@ def _fused_encoder_layer(call: Call) -> Work:
 
 # Recurrent kernels ------------------------------------------------------------------------------------------------
 
-# Gates of each kind, and FLOPs per hidden unit and step besides the products.
+# Gates of each kind, and the FLOPs per hidden unit and step other than products.
 _RECURRENT = {
     "lstm": (4, 3 * SIGMOID + 2 + 4 + 4),  # three sigmoids, two tanh, sums of input and state, f*c + i*g and o*tanh(c)
     "gru": (3, 2 * SIGMOID + 1 + 3 + 1 + 4),  # two sigmoids, one tanh, sums, r*n, (1 - z)*n + z*h
@@ -242,7 +243,7 @@ _RECURRENT = {
 
 @formula("lstm gru rnn_tanh rnn_relu")
 def _recurrent(call: Call) -> Work:
-    """Every weight matrix (of each layer and direction, projections too) multiplies every step of every sequence once."""
+    """Each weight matrix (of every layer and direction, and of projections) multiplies each step of each sequence once."""
     weights = next((a for a in call.args if isinstance(a, list)), None)
     if weights is None:
         raise LookupError("no list of weights")
@@ -260,7 +261,7 @@ def _steps(call: Call, kind: str, x: Operand, weights: list[Operand]) -> Work:
     steps = math.prod(x.shape[:-1])
     gates, per_unit = _RECURRENT[kind]
     matrices = [weight for weight in weights if len(weight.shape) == 2]
-    # gates * hidden rows: twice for each layer and direction; a projection has fewer rows than the hidden size
+    # gates * hidden size, twice for each layer and direction; a projection has fewer rows
     rows = matrices[0].shape[0]
     units = sum(1 for weight in matrices if weight.shape[0] == rows) // 2 * (rows // gates)
     work = product(call, steps * sum(weight.numel for weight in matrices), ())
@@ -275,7 +276,7 @@ def _steps(call: Call, kind: str, x: Operand, weights: list[Operand]) -> Work:
 
 @formula("sum nansum prod amax amin argmax argmin any all sum_to_size")
 def _fold(call: Call) -> Work:
-    """One step for each value but the first of each result."""
+    """One FLOP for each value except the first of each result."""
     return simple(call, max(0, call.given - call.made))
 
 
@@ -307,7 +308,7 @@ PER_VALUE: dict[int, str] = {
 
 def _per_value(per_value: int, call: Call) -> Work | None:
     if call.name == "linalg_norm" and call.value(1, "ord") in ("nuc", 2, -2):
-        return None  # by singular values
+        return None  # needs singular values
     return simple(call, per_value * call.given)
 
 
@@ -333,7 +334,7 @@ def _cross_entropy(call: Call) -> Work:
 
 @formula("ctc_loss")
 def _ctc(call: Call) -> Work:
-    """Thirteen for each cell of the lattice: a log-sum-exp of three, and the emission."""
+    """Thirteen FLOPs for each cell of the lattice: a log-sum-exp of three values, and the emission."""
     x, targets = call.operand(0, "log_probs"), call.operand(1, "targets")
     batch = x.shape[1] if len(x.shape) == 3 else 1
     return simple(call, 13 * x.shape[0] * (2 * targets.numel + batch), 2)
@@ -362,7 +363,7 @@ def _distances(call: Call) -> Work:
 
 
 def _affine(call: Call) -> int:
-    """FLOPs per value for weight and bias: one each."""
+    """FLOPs per value for weight and bias, one each."""
     given = [call.value(-1, name) for name in ("weight", "bias")]
     if not any(isinstance(value, Operand) for value in given):
         given = [value for value in call.args[1:] if isinstance(value, Operand)][:2]
@@ -371,19 +372,19 @@ def _affine(call: Call) -> int:
 
 @formula("layer_norm native_layer_norm group_norm native_group_norm")
 def _norm(call: Call) -> Work:
-    """Mean, deviation, square and its mean, scaling: five per value, and weight and bias."""
+    """Five FLOPs per value (mean, deviation, square, mean of squares, scaling), plus weight and bias."""
     return simple(call, (5 + _affine(call)) * call.given, 2)
 
 
 @formula("rms_norm fused_rms_norm")
 def _rms_norm(call: Call) -> Work:
-    """Square and its mean, scaling: three per value, and the weight."""
+    """Three FLOPs per value (square, mean of squares, scaling), plus the weight."""
     return simple(call, (3 + min(1, _affine(call))) * call.given, 2)
 
 
 @formula(" ".join(sorted(BATCH_NORMS)))
 def _batch_norm(call: Call) -> Work:
-    """As the others in training; with running statistics only a subtraction and a scaling."""
+    """In training like the other norms; with running statistics, only a subtraction and a scaling."""
     statistics = call.value(5, "training", call.value(5, "use_input_stats", call.name == "instance_norm"))
     is_python = call.function.func is not None and call.function.func.__module__ == "torch.nn.functional"
     first = 3 if is_python else 1
@@ -459,7 +460,7 @@ def _upsample(call: Call) -> Work:
 
 @formula("grid_sample grid_sampler grid_sampler_2d grid_sampler_3d")
 def _grid_sample(call: Call) -> Work:
-    """Where to look (four per coordinate), and a weighted sum of the neighbours."""
+    """Four FLOPs per coordinate to find the position, and a weighted sum of the neighbours."""
     grid = call.operand(1, "grid")
     mode = call.value(2, "mode", call.value(2, "interpolation_mode", "bilinear"))
     mode = {0: "bilinear", 1: "nearest", 2: "bicubic"}.get(mode, mode)
@@ -478,9 +479,9 @@ def _fused_cell(call: Call) -> Work:
     return simple(call, call.given * (3 * SIGMOID + 10) / 4)
 
 
-# Transforms and linear algebra, by the counts that textbooks give (Golub and Van Loan).
+# Fourier transforms and linear algebra, by textbook counts (Golub and Van Loan).
 #
-# They are leading terms: what a library really does depends on the algorithm it picks.
+# These are leading terms: the true cost depends on the algorithm of the library.
 
 # Fourier --------------------------------------------------------------------------------------------------------------
 
@@ -490,7 +491,7 @@ def _fused_cell(call: Call) -> Work:
     "fft_rfft2 fft_irfft2 fft_rfftn fft_irfftn fft_hfft2 fft_ihfft2 fft_hfftn fft_ihfftn"
 )
 def _fft(call: Call) -> Work:
-    """5 N log2 N for each transform of N complex values; half of it where one side is real."""
+    """5 N log2 N for each transform of N complex values; half if input or output is real."""
     before, after = call.operands[0].shape, call.shape
     name = call.name.removeprefix("fft_")
     if name.endswith("n"):
@@ -501,7 +502,7 @@ def _fft(call: Call) -> Work:
     else:
         dims = [call.value(2, "dim", -1)]
     sizes = {dim: after[dim] for dim in dims}
-    if name.startswith(("rfft", "ihfft")):  # real in, half of a spectrum out
+    if name.startswith(("rfft", "ihfft")):  # real input, half a spectrum as output
         asked = call.value(1, "s" if name[-1] in "n2" else "n")
         asked = asked[-1] if isinstance(asked, (tuple, list)) else asked
         sizes[dims[-1]] = before[dims[-1]] if asked is None else asked
@@ -531,7 +532,7 @@ def _stft(call: Call) -> Work:
 
 # Matrices -------------------------------------------------------------------------------------------------------------
 
-# FLOPs for one m × n matrix with m >= n, and a right-hand side of k columns where the function takes one.
+# FLOPs for one m × n matrix with m >= n, and a right-hand side of k columns if there is one.
 _MATRIX: dict[str, Callable[[int, int, int], float]] = {
     "linalg_cholesky linalg_cholesky_ex cholesky": lambda m, n, k: n**3 / 3,
     "linalg_lu linalg_lu_factor linalg_lu_factor_ex lu lu_with_info linalg_det linalg_slogdet logdet": (
@@ -546,7 +547,7 @@ _MATRIX: dict[str, Callable[[int, int, int], float]] = {
     "linalg_svd svd linalg_pinv": lambda m, n, k: 4 * m**2 * n + 8 * m * n**2 + 9 * n**3,
     "linalg_svdvals linalg_matrix_rank linalg_cond": lambda m, n, k: 4 * m * n**2 - 4 * n**3 / 3,
     "linalg_eigh": lambda m, n, k: 9 * n**3,
-    "linalg_matrix_sqrth": lambda m, n, k: 11 * n**3,  # of a symmetric matrix, by its eigenvectors
+    "linalg_matrix_sqrth": lambda m, n, k: 11 * n**3,  # for a symmetric matrix, by eigenvectors
     "linalg_polar": lambda m, n, k: 4 * m**2 * n + 10 * m * n**2 + 11 * n**3,  # by singular values
     "linalg_eigvalsh": lambda m, n, k: 4 * n**3 / 3,
     "linalg_eig": lambda m, n, k: 25 * n**3,
@@ -588,10 +589,9 @@ def _solve_triangular(call: Call) -> Work:
     return simple(call, math.prod(call.shape[:-2]) * right[-2] ** 2 * right[-1], 2)
 
 
-# Einsum: what an equation costs when its operands are contracted from left to right, as torch does.
+# Einsum: the cost of an equation whose operands are contracted from left to right, as torch does.
 #
-# With the optional package opt_einsum torch may choose a cheaper order for three and more operands; it is not counted
-# here.
+# With the optional package opt_einsum, torch may choose a cheaper order for three and more operands; this is not considered.
 
 Labels = list[Hashable]
 
@@ -619,13 +619,13 @@ def contraction(terms: Sequence[set[Hashable]], output: set[Hashable], sizes: di
         later = output.union(*terms[number + 1 :])
         for side, other in ((left, right), (right, left)):
             kept = side & (other | later)
-            flops += volume(side) - volume(kept)  # what only one of them has is summed first
+            flops += volume(side) - volume(kept)  # labels that only one term has are summed first
         left, right = left & (right | later), right & (left | later)
         contracted = (left & right) - later
         if contracted:
             macs += volume(left | right)
         else:
-            flops += volume(left | right)  # only multiplied
+            flops += volume(left | right)  # a product without a sum
         left = (left | right) - contracted
     flops += volume(left) - volume(left & output)
     return macs, flops
@@ -634,7 +634,7 @@ def contraction(terms: Sequence[set[Hashable]], output: set[Hashable], sizes: di
 def _parse(args: tuple[Any, ...]) -> tuple[list[Operand], list[Labels], Labels]:
     given = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) and not isinstance(args[1], Operand) else args[1:]
     operands = list(given)
-    left, arrow, right = args[0].replace(" ", "").partition("->")  # torch makes an equation of lists of dimensions
+    left, arrow, right = args[0].replace(" ", "").partition("->")  # torch converts lists of dimensions to an equation
     parts = [_split(term) for term in left.split(",")]
     target = _split(right) if arrow else None
     terms = [_spread(part, len(operand.shape)) for part, operand in zip(parts, operands, strict=True)]
@@ -655,7 +655,7 @@ def _split(term: str) -> Labels:
 
 
 def _spread(part: Labels, dims: int) -> Labels:
-    """The labels with an ellipsis written out, its dimensions counted from the right."""
+    """The labels with the ellipsis expanded; its dimensions are counted from the right."""
     if ... not in part:
         return part
     at, hidden = part.index(...), dims - len(part) + 1
@@ -664,10 +664,10 @@ def _spread(part: Labels, dims: int) -> Labels:
 
 # Work that is counted per element: arithmetic, functions, comparisons, activations.
 #
-# An addition, a multiplication, a comparison, and one evaluation of a basic function (a square root, exp, log, sin,
-# tanh, erf) are one FLOP each; any other function is the sum of those in its formula. Choosing and moving values
-# counts nothing. Integers and truth values count like floating-point numbers; complex ones twice, six times where
-# they are multiplied or divided.
+# An addition, a multiplication, a comparison, or one evaluation of a basic function (square root, exp, log, sin, tanh, erf)
+# is one FLOP; any other function is the sum of the FLOPs in its formula. Choosing and moving values costs nothing. Integers
+# and booleans count like floating-point numbers; complex numbers count twice, and six times if they are multiplied or
+# divided.
 
 # FLOPs per element of the result.
 PER_ELEMENT: dict[int, str] = {
@@ -709,13 +709,12 @@ def _gelu(call: Call) -> Work:
 
 @formula(" ".join(sorted(DROPOUTS)))
 def _dropout(call: Call) -> Work:
-    """A mask and a scale, in training; drawing the mask is not counted."""
+    """A mask and a scale, in training; drawing the random numbers is not counted."""
     p, training = call.value(1, "p", 0.5), call.value(2, "training", call.value(2, "train", True))
     return simple(call, 2 * call.made, 0.5) if p and training else NOTHING
 
 
-# Functions that move, choose, make, draw, sort or convert: no arithmetic. Torch's schemas say which functions are
-# views.
+# Functions without arithmetic: they move, choose, make, draw, sort or convert values. Views are found by torch's schemas.
 
 _MOVE = (
     groups.CONVERSIONS

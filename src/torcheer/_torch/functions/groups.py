@@ -1,4 +1,4 @@
-"""Groups of functions, by plain name, that torch's schemas and tags do not tell apart."""
+"""Groups of functions, by plain name, that torch's schemas and tags do not distinguish."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# What layers are made of ----------------------------------------------------------------------------------------------
+# Building blocks of layers ---------------------------------------------------------------------------------------------
 
 CONVOLUTIONS = _names(
     "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution conv_tbc cudnn_convolution "
@@ -23,9 +23,9 @@ CONVOLUTIONS = _names(
     "miopen_convolution miopen_convolution_transpose miopen_depthwise_convolution miopen_convolution_relu "
     "miopen_convolution_add_relu"
 )
-LINEAR = _names("linear addmm matmul mm bilinear")  # fully connected, where one factor is a parameter
+LINEAR = _names("linear addmm matmul mm bilinear")  # fully connected, if one factor is a parameter
 LOOK_UPS = _names("embedding embedding_bag")
-INPUTS_FIRST = _names("addmm matmul mm") | LOOK_UPS  # take a weight of inputs × units
+INPUTS_FIRST = _names("addmm matmul mm") | LOOK_UPS  # their weight has the shape inputs × units
 RECURRENT = _names(
     "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell thnn_fused_lstm_cell thnn_fused_gru_cell "
     "cudnn_rnn mkldnn_rnn_layer lstm_mps miopen_rnn quantized_lstm_cell quantized_gru_cell quantized_rnn_relu_cell "
@@ -38,13 +38,14 @@ ATTENTION = _names(
     "transformer_encoder_layer_fwd scaled_dot_product_fused_attention_overrideable triton_multi_head_attention "
     "triton_scaled_dot_attention cudnn_attention_forward scaled_dot_product_attention_math_for_mps flex_attention"
 )
-FUSED_LAYERS = _names("transformer_encoder_layer_fwd native_multi_head_attention")  # torch's modules call them on a fast path
+# torch's modules call them on their fused path
+FUSED_LAYERS = _names("transformer_encoder_layer_fwd native_multi_head_attention")
 ACTIVATIONS = _names(
     "relu relu6 leaky_relu prelu rrelu rrelu_with_noise elu selu celu gelu silu mish glu tanh sigmoid logsigmoid hardtanh "
     "hardswish hardsigmoid hardshrink softshrink tanhshrink softplus softsign softmax log_softmax softmin threshold "
     "gumbel_softmax masked_softmax safe_softmax"
 )
-# Activation functions under which a unit that is never above zero is not dead.
+# Activation functions for which a unit that never exceeds zero is not dead.
 TWO_SIDED = _names(
     "tanh sigmoid logsigmoid hardtanh hardsigmoid hardshrink softshrink tanhshrink softplus softsign softmax log_softmax "
     "softmin glu gumbel_softmax masked_softmax safe_softmax"
@@ -52,7 +53,7 @@ TWO_SIDED = _names(
 BATCH_NORMS = _names(
     "batch_norm native_batch_norm native_batch_norm_legit batch_norm_with_update batch_norm_impl_index "
     "cudnn_batch_norm miopen_batch_norm instance_norm"
-)  # those that may update running statistics
+)  # these may update running statistics
 NORMALISATIONS = BATCH_NORMS | _names(
     "native_batch_norm_legit_no_training batch_norm_no_update batch_norm_elemt quantized_batch_norm layer_norm "
     "native_layer_norm group_norm native_group_norm rms_norm fused_rms_norm local_response_norm normalize "
@@ -91,14 +92,14 @@ QUANTIZED_LINEAR = _names(
     "fbgemm_linear_fp16_weight fbgemm_linear_fp16_weight_fp32_activation fbgemm_linear_int8_weight "
     "fbgemm_linear_int8_weight_fp32_activation"
 )
-# Arithmetic without a formula for its FLOPs; `TorchFunction.is_known` asks whether a function is in any group.
+# Arithmetic without a FLOP formula, listed so that `TorchFunction.is_known` finds it.
 UNCOUNTED = _names(
     "gradient hspmm smm linalg_matrix_exp native_norm ormqr linalg_ldl_solve linalg_lu_solve linalg_tensorinv "
     "linalg_tensorsolve choose_qparams_optimized fbgemm_linear_quantize_weight fused_moving_avg_obs_fake_quant "
     "quantize_per_tensor_dynamic cudnn_affine_grid_generator mkldnn_linear_backward_weights"
 )
 
-# Reductions that torch does not tag as such.
+# Reductions that torch does not tag.
 REDUCTIONS = _names(
     "sum mean max min amax amin argmax argmin prod std var std_mean var_mean norm linalg_norm linalg_vector_norm "
     "linalg_matrix_norm frobenius_norm nuclear_norm norm_except_dim all any topk cumsum cumprod cummax cummin logcumsumexp "
@@ -107,16 +108,16 @@ REDUCTIONS = _names(
     "histogramdd_from_bin_cts histogramdd_from_bin_tensors bincount segment_reduce dist sum_to_size hash_tensor linalg__powsum"
 )
 
-# Where values are moved, chosen or made -------------------------------------------------------------------------------
+# Moving, choosing and making values -----------------------------------------------------------------------------------
 
 CONVERSIONS = _names(
     "to type type_as float double half bfloat16 int long short char byte bool cfloat cdouble chalf cpu cuda xpu ipu mtia "
     "autocast_to_full_precision autocast_to_reduced_precision"
 )
-RESHAPES = _names("reshape reshape_as flatten ravel align_as")  # views where the strides allow it
+RESHAPES = _names("reshape reshape_as flatten ravel align_as")  # views if the strides allow
 ONE_FOR_EACH = _names("broadcast_tensors meshgrid atleast_1d atleast_2d atleast_3d")  # return a view of each argument
-HAND_BACK = _names("contiguous getitem conj_physical histogramdd sum_to_size")  # may return an argument itself
-UNSCHEMED_VIEWS = _names(  # views that no schema calls so
+HAND_BACK = _names("contiguous getitem conj_physical histogramdd sum_to_size")  # may return an argument
+UNSCHEMED_VIEWS = _names(  # views that no schema marks
     "unsafe_view reshape_alias unsafe_chunk unsafe_split unsafe_split_with_sizes resolve_conj resolve_neg "
     ".T .mT .H .mH .real .imag .data"
 )
@@ -140,7 +141,7 @@ SELECTIONS = _names(
     "scatter select_scatter slice_scatter diagonal_scatter as_strided_scatter take take_along_dim put nonzero nonzero_static "
     "argwhere one_hot searchsorted bucketize index_add scatter_add scatter_reduce index_reduce nonzero_numpy"
 )
-CONSTRUCTORS = _names(  # make a tensor that depends on no values of another
+CONSTRUCTORS = _names(  # the result depends on no values of another tensor
     "zeros ones full empty empty_quantized empty_affine_quantized empty_per_channel_affine_quantized make_dep_token "
     "functional_sym_constrain_range empty_strided empty_permuted "
     "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_empty_strided new_tensor new "
@@ -153,22 +154,22 @@ OVERWRITES = _names(
     "fill fill_diagonal zero apply map map2 coalesced sparse_resize sparse_resize_and_clear set set_data data resize "
     "resize_as resize_as_sparse resize_output detach requires_grad"
 )
-SAMPLING = _names(  # random besides what torch tags as such
+SAMPLING = _names(  # random, beyond torch's tags
     "rand randn randint randperm rand_like randn_like randint_like normal bernoulli multinomial poisson binomial "
     "uniform random exponential geometric cauchy log_normal standard_gamma sample_dirichlet"
 )
-RANDOM_BESIDES = _names("gumbel_softmax fractional_max_pool2d fractional_max_pool3d")  # of other categories
+RANDOM_BESIDES = _names("gumbel_softmax fractional_max_pool2d fractional_max_pool3d")  # random functions of other categories
 UNINITIALISED = _names(
     "empty empty_like new_empty empty_strided new_empty_strided empty_permuted empty_quantized empty_affine_quantized "
     "empty_per_channel_affine_quantized new"
 )
-RESIZING = _names("resize resize_as resize_output")  # only elements past the old size are uninitialised
+RESIZING = _names("resize resize_as resize_output")  # only elements beyond the old size are uninitialised
 
 # Other properties -----------------------------------------------------------------------------------------------------
 
-# Functions that give other bits when their work space lies elsewhere in memory, on the CPU too.
+# Functions whose result differs in some bits if their work space has another address, on the CPU too.
 VARY_WITH_MEMORY = _names("linalg_lstsq")
-# Functions that torch itself does not promise to be deterministic, mostly because of atomic additions on accelerators.
+# Functions that torch does not promise to be deterministic, mostly because of atomic additions on accelerators.
 NONDETERMINISTIC = (
     _names(
         "index_add scatter_add scatter_reduce index_reduce index_put setitem put bincount cumsum cumprod histc interpolate "
@@ -179,14 +180,14 @@ NONDETERMINISTIC = (
     )
     | VARY_WITH_MEMORY
 )
-# Functions that may write several values to one place; on accelerators it is not defined which of them stays.
+# Functions that may write several values to one place; on accelerators any of them may win.
 RACING = _names("index_put setitem put scatter index_copy max_unpool1d max_unpool2d max_unpool3d")
-# Functions of two arguments that may be exchanged.
+# Functions whose two arguments may be swapped.
 COMMUTATIVE = _names(
     "add mul eq ne maximum minimum fmax fmin logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor hypot "
     "logaddexp logaddexp2 isclose allclose equal dot vdot inner cdist mse_loss l1_loss gcd lcm"
 )
-# Element-wise functions that torch does not tag `pointwise`, mostly because they are made of others.
+# Element-wise functions without torch's tag `pointwise`, mostly composed of other functions.
 ELEMENTWISE = _names(
     "abs acos acosh asin asinh atan atanh atan2 mul sub div neg clamp trunc gt ge lt le ne sigmoid digamma lgamma "
     "igamma igammac mvlgamma floor_divide hardswish isclose logsigmoid ndtr polar prelu softsign tanhshrink selu celu "
@@ -195,8 +196,8 @@ ELEMENTWISE = _names(
     "leaky_relu hardtanh hardshrink softshrink hardsigmoid conj where masked_fill isreal frexp complex ilshift irshift .real "
     ".imag .data real imag"
 )
-NOT_ELEMENTWISE = _names("max min equal glu isin")  # tagged `pointwise` in one form only
-# What may stand between a layer and its activation function: normalisation, pooling, dropout, reshaping, adding a shortcut.
+NOT_ELEMENTWISE = _names("max min equal glu isin")  # only some overloads are tagged `pointwise`
+# Functions that may come between a layer and its activation: normalisation, pooling, dropout, reshaping, adding a shortcut.
 BETWEEN_LAYERS = (
     _names("add sub mul div contiguous clone pad constant_pad_nd interpolate cat identity")
     | NORMALISATIONS
@@ -205,28 +206,28 @@ BETWEEN_LAYERS = (
     | CONVERSIONS
     | RESHAPES
 )
-# Ways to the memory behind a tensor: from then on anything may write to it.
+# Functions that hand out the memory of a tensor, to which any code may write from then on.
 EXPORTS = frozenset({"numpy", "__array__", "__dlpack__"})
-# The same by queries, which are often asked only to compare two addresses.
+# Queries that do the same, but are mostly used to compare addresses.
 POINTERS = frozenset({"data_ptr", "storage", "untyped_storage", "_typed_storage", "share_memory_", "__cuda_array_interface__"})
-# Functions that make a tensor of the memory of an argument that is no tensor.
+# Functions that make a tensor from the memory of an argument that is not a tensor.
 TAKE_MEMORY = frozenset({"as_tensor", "asarray", "from_file", "frombuffer", "from_dlpack", "__array_wrap__"})
 GRADIENT_ACCESS = frozenset({"grad", "_grad", "set_grad", "set__grad"})
 GRADIENT_SWITCHES = frozenset({"requires_grad_", "set_requires_grad", "detach_"})
-UNSCALES = "amp_foreach_non_finite_check_and_unscale"  # what a gradient scaler calls to divide the gradients
+UNSCALES = "amp_foreach_non_finite_check_and_unscale"  # a gradient scaler calls it to divide the gradients
 
 
 def groups() -> dict[str, Any]:
-    """Every group by its name."""
+    """Every group, by name."""
     return {name: value for name, value in globals().items() if name.isupper() and isinstance(value, frozenset)}
 
 
 # Collectives: calls in which other processes take part (`torch.distributed.all_reduce`).
 #
-# They write to their arguments without a new version of the tensor, and cannot be run again by one process alone. So
-# each is recorded as an in-place operation, with the value that it left in its argument.
+# They write to their arguments without a new version of the tensor, and one process alone cannot repeat them. So each is
+# recorded as an in-place operation, with the value that its argument had afterwards.
 
-# By the name of the argument that they write to: the collectives of `torch.distributed`.
+# Collectives of `torch.distributed`, by the name of the argument that they write to.
 _WRITERS = {
     "tensor": "all_reduce broadcast reduce scatter recv irecv",
     "tensors": "all_reduce_coalesced",
@@ -240,12 +241,12 @@ _WRITERS = {
 _WRITTEN = {name: argument for argument, names in _WRITERS.items() for name in names.split()}
 _SENT = frozenset({"send", "isend"})
 _NAMESPACES = frozenset({"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"})
-_LOCAL = frozenset({"wait_tensor", "_wrap_tensor_autograd"})  # in those namespaces, but no other process takes part
+_LOCAL = frozenset({"wait_tensor", "_wrap_tensor_autograd"})  # functions in these namespaces without other processes
 _MODULE = "torch.distributed.distributed_c10d"
 
 
 def is_collective(func: Any) -> bool:
-    """Whether other processes take part in a call of this function."""
+    """True if other processes take part in a call of this function."""
     if isinstance(func, OpOverload):
         func = func.overloadpacket
     if isinstance(func, OpOverloadPacket):
@@ -255,12 +256,12 @@ def is_collective(func: Any) -> bool:
 
 
 def only_sends(func: Any) -> bool:
-    """Whether a collective writes to nothing."""
+    """True if a collective writes to no tensor."""
     return getattr(func, "__name__", None) in _SENT
 
 
 def written_by_collective(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], list[Any]] | None:
-    """A function from the arguments of a collective to the tensors it writes to; None if it makes new ones."""
+    """A function from the arguments of a collective to the tensors it writes to; None if it makes new tensors."""
     name = getattr(func, "__name__", "")
     if name in _WRITTEN:
         written, signature = _WRITTEN[name], inspect.signature(func)
@@ -273,14 +274,16 @@ def written_by_collective(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any
 
 
 def written_unmarked(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], list[Any]] | None:
-    """The same for an operator of FSDP that writes to an argument although its schema does not say so."""
+    """The same for an operator of FSDP that writes to an argument although its schema does not mark it."""
     if not _copies_in(func):
         return None
     return lambda args, kwargs: _flat(kwargs["all_gather_output"] if "all_gather_output" in kwargs else args[1])
 
 
 def is_partly_filled(func: Any) -> bool:
-    """True for the operator of FSDP up to torch 2.8 that makes memory for all ranks and fills the part of this rank."""
+    """True for an operator of FSDP, up to torch 2.8, that allocates memory for all ranks and fills only the part of this
+    rank.
+    """
     if not _copies_in(func):
         return False
     overload = func.default if isinstance(func, OpOverloadPacket) else func

@@ -1,4 +1,4 @@
-"""One name for all spellings of a function, and the spelling of labels."""
+"""The plain name of a function, common to all its spellings, and its spelling in labels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..internals import OpOverload, OpOverloadPacket, qualified_name_of
 
-# Operators of Python by another name than the function they are.
+# Python operators whose name differs from the function's.
 _OPERATORS = {
     "truediv": "div",
     "floordiv": "floor_divide",
@@ -28,7 +28,7 @@ _OF_TORCH = ("aten", "prims", "torch")
 _PREFIXES = ("special_", "foreach_")
 _FUNCTIONAL = {"unfold": "im2col", "fold": "col2im"}  # F.unfold copies patches, Tensor.unfold is a view
 
-# Functions that torch has under several names; the last of each group is the name we use.
+# Functions with several names in torch; the last of each group is the plain name.
 _ALIASES = """
     absolute abs | arccos acos | arccosh acosh | arcsin asin | arcsinh asinh | arctan atan | arctanh atanh | arctan2 atan2 |
     multiply mul | subtract sub | divide true_divide div | negative neg | clip clamp | fix trunc |
@@ -43,7 +43,7 @@ _NAMES = {other: group.split()[-1] for group in _ALIASES.split("|") for other in
 
 
 def function_name(func: Any) -> str:
-    """The name of a function as torch spells it: `max_pool2d`, `add_`, `__iadd__`; of a property, `T` or `set_data`."""
+    """torch's spelling of a function: `max_pool2d`, `add_`, `__iadd__`; for a property, `T` or `set_data`."""
     name = getattr(func, "__name__", None) or type(func).__name__
     if name in ("__get__", "__set__", "__delete__"):
         owner = getattr(func, "__self__", None)
@@ -55,7 +55,7 @@ def function_name(func: Any) -> str:
 
 
 def label_type(name: str) -> str:
-    """How labels spell a function: `max_pool2d` is `maxpool2d`; `__add__`, `add_` and `__iadd__` are `add`."""
+    """The spelling of a function in labels: `max_pool2d` becomes `maxpool2d`; `__add__`, `add_` and `__iadd__` become `add`."""
     bare = name.strip("_")
     if is_operator(name):
         bare = _out_of_place(bare)
@@ -65,17 +65,17 @@ def label_type(name: str) -> str:
 
 
 def is_operator(name: str) -> bool:
-    """Whether a function is one of Python's operators: `__add__`."""
+    """True for Python operators: `__add__`."""
     return name.startswith("__") and name.endswith("__")
 
 
 def is_inplace_operator(name: str) -> bool:
-    """Whether a function is one of Python's operators in place: `__iadd__`."""
+    """True for in-place Python operators: `__iadd__`."""
     return is_operator(name) and _out_of_place(name[2:-2]) != name[2:-2]
 
 
 def is_reflected(name: str) -> bool:
-    """Whether a function takes its operands the other way round: `__rsub__(x, 1)` is `1 - x`."""
+    """True if the operands are swapped: `__rsub__(x, 1)` is `1 - x`."""
     return is_operator(name) and name[2:-2] in _REFLECTED
 
 
@@ -86,7 +86,7 @@ def _out_of_place(bare: str) -> str:
 def plain_name(func: Any, name: str, *, is_attribute: bool = False) -> str:
     """One name for all spellings of a function: `add` for `add_`, `__iadd__`, `__radd__` and `aten.add_.Tensor`.
 
-    A function of another library keeps its whole name, `library::add`, so that it is not taken for torch's `add`.
+    A function of another library keeps its qualified name, `library::add`, to differ from torch's `add`.
     """
     if isinstance(func, (OpOverload, OpOverloadPacket)):
         qualified = qualified_name_of(func)

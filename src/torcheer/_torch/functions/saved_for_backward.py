@@ -1,8 +1,8 @@
-"""What autograd keeps of a call for the backward pass.
+"""The tensors that autograd saves for the backward pass.
 
-Most of it is derived: a node's class says which tensors it saves (`ReluBackward0._saved_result`), and the schema of the
-function says which arguments those are. Functions that are several nodes (linear, matmul, dropout) or save tensors
-that they do not hand out (the indices of max pooling, the statistics of a norm) have rules of their own.
+Most are derived: a node's class says which tensors it saves (`ReluBackward0._saved_result`), and the function's schema says
+which arguments these are. There are rules for functions with several nodes (linear, matmul, dropout) and for internal
+tensors that are saved (the indices of max pooling, the statistics of a norm).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def _rule(names: str) -> Callable[[_Rule], _Rule]:
 
 
 def saved_by(call: Call, memory: Memory) -> Saved | None:
-    """What a call that autograd follows keeps; None where that is not known."""
+    """The tensors that autograd saves for a call that it follows; None if unknown."""
     overwritten = call.overwritten
     if call.node is None or (overwritten is None and not memory.is_fresh(call.numbers[0])):
-        return _NONE  # a view saves nothing; a function that returned its argument has made no node
+        return _NONE  # a view saves nothing; a function that returned its argument made no node
     rule = _RULES.get(call.name)
     try:
         if call.name in ("linear", "matmul"):
@@ -55,9 +55,9 @@ def saved_by(call: Call, memory: Memory) -> Saved | None:
             if names is None:
                 return None
             saved = _derived(call, names)
-    except (LookupError, ValueError, TypeError):  # not called as the rule expects
+    except (LookupError, ValueError, TypeError):  # arguments in an unexpected form
         return None
-    if overwritten in saved.slots:  # autograd saves a copy of the argument, made before it is overwritten
+    if overwritten in saved.slots:  # autograd saves a copy of the argument from before the write
         left = tuple(slot for slot in saved.slots if slot != overwritten)
         return Saved(left, saved.results, saved.hidden + _bytes(call.operands[overwritten]))
     return saved
@@ -73,7 +73,7 @@ def _saved_names(node: str) -> frozenset[str] | None:
 
 @cache
 def _tensor_arguments(name: str) -> tuple[str, ...]:
-    """The names of a function's tensor arguments, in order; of the first overload that has any."""
+    """The names of a function's tensor arguments, in order; from the first overload that has any."""
     for schema in aten_schemas(name):
         found = tuple(argument.name for argument in schema.arguments if str(argument.type) in ("Tensor", "Optional[Tensor]"))
         if found:
@@ -83,14 +83,14 @@ def _tensor_arguments(name: str) -> tuple[str, ...]:
 
 @cache
 def _result_names(name: str) -> tuple[str, ...]:
-    """The names of a function's results, where it has several: `('values', 'indices')`."""
+    """The names of a function's results, if it has several: `('values', 'indices')`."""
     for schema in aten_schemas(name):
         if len(schema.returns) > 1 and not has_out(schema):
             return tuple(result.name for result in schema.returns)
     return ()
 
 
-# Of a pair of factors each is saved for the other's gradient only; a number has none.
+# Each factor of a pair is saved only for the gradient of the other.
 _PAIRS = {
     "MulBackward0": ("self", "other"),
     "MmBackward0": ("self", "mat2"),
@@ -122,7 +122,7 @@ def _derived(call: Call, names: frozenset[str]) -> Saved:
     slots = [operand.slot for name, operand in by_name.items() if name in names and name not in unneeded]
     named = _result_names(call.name) if len(call.numbers) > 1 else ()
     lists = names & {"indices", "tensors"} - set(named)
-    if lists:  # all arguments but the first, or all
+    if lists:  # all arguments except the first, or all
         slots += [operand.slot for operand in operands[1 if "indices" in lists else 0 :] if operand.slot not in slots]
     results = [position for position in range(len(call.numbers)) if f"result{position or ''}" in names]
     results += [position for position, name in enumerate(named[: len(call.numbers)]) if name in names]
@@ -137,7 +137,9 @@ def _bytes(operand: Operand) -> int:
 
 
 def _product(call: Call, memory: Memory) -> Saved:
-    """Each factor is saved if the other needs a gradient: itself, or the copy that a reshape to a plain product makes."""
+    """Each factor is saved if the other needs a gradient: itself, or the copy that a reshape to a plain matrix product
+    makes.
+    """
     a, b = (call.operand(0, "input"), call.operand(1, "weight")) if call.name == "linear" else call.operands[:2]
     batched = len(a.shape) > 2 and len(b.shape) > 2
     slots: list[int] = []
@@ -169,7 +171,7 @@ def _convolution(call: Call) -> Saved:
 
 @_rule("scaled_dot_product_attention")
 def _attention(call: Call) -> Saved:
-    """Fused kernels keep arguments, result and one number per row; the plain one keeps scaled copies and the scores."""
+    """Fused kernels save arguments, result and one number per row; the plain path saves scaled copies and the scores."""
     operands = call.operands
     query, key = operands[:2]
     rows = math.prod(call.shape[:-1])
@@ -181,7 +183,7 @@ def _attention(call: Call) -> Saved:
 
 @_rule("lstm gru rnn_tanh rnn_relu")
 def _recurrent(call: Call) -> Saved:
-    """The gates, the state and the output of every step: an estimate, as kernels differ."""
+    """An estimate, because kernels differ: the gates, the state and the output of every step."""
     weights = next(a for a in call.args if isinstance(a, list))
     x = call.operands[0]
     rows = [weight.shape[0] for weight in weights if len(weight.shape) == 2 and weight.shape[0] == weights[0].shape[0]]
@@ -211,7 +213,7 @@ def _max_pool(call: Call) -> Saved:
 
 
 def _statistics(call: Call, rows: int) -> Saved:
-    """The argument, the weights, and mean and deviation of each row."""
+    """The input, weight and bias, and the mean and deviation of each row."""
     x = call.operands[0]
     slots = tuple(one.slot for one in call.operands if one.slot == x.slot or one.dtype.is_floating_point)
     return Saved(slots, (), 2 * rows * max(4, x.dtype.itemsize))
@@ -257,7 +259,7 @@ def _embedding(call: Call) -> Saved:
 
 @_rule("getitem")
 def _getitem(call: Call) -> Saved:
-    """The indices; lists become tensors of whole numbers first."""
+    """The indices; lists are converted to integer tensors."""
     index = call.args[1]
     items = index if type(index) is tuple else (index,)
     numbers = sum(_leaves(item) for item in items if isinstance(item, list))

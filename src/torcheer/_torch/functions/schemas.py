@@ -1,7 +1,7 @@
-"""What torch says of its functions: the schemas and tags of the operators behind them.
+"""Schemas and tags of the operators behind torch's functions.
 
 TorchScript has functions of the same names for lists, strings and dictionaries (`aten::sort.int(int[](a!) self)`), which no
-tensor program can call. Only schemas that the dispatcher knows are used.
+tensor program can call. So only schemas that the dispatcher knows are used.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ def _dispatched() -> frozenset[str]:
 
 
 def is_dispatched(schema: Any) -> bool:
-    """Whether the dispatcher knows a schema: not those of TorchScript's own functions, of texts, lists and files."""
+    """True if the dispatcher knows a schema; it does not know TorchScript's functions of strings, lists and files."""
     full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     return full in _dispatched()
 
 
 @cache
 def aten_schemas(name: str) -> tuple[Any, ...]:
-    """The schemas of the operator `aten::name`, those with `out=` included."""
+    """The schemas of the operator `aten::name`, including those with `out=`."""
     return tuple(filter(is_dispatched, schemas_for(f"aten::{name}")))
 
 
 def schemas_of(func: Any, name: str) -> tuple[Any, ...]:
-    """The schemas of a torch function that is one operator; none for Python functions and Python's operators."""
+    """The schemas of a torch function that is one operator; empty for Python functions and Python operators."""
     if isinstance(func, OpOverload):
         return (schema_of(func),)
     if isinstance(func, OpOverloadPacket):
@@ -48,7 +48,7 @@ def schemas_of(func: Any, name: str) -> tuple[Any, ...]:
 
 
 def has_out(schema: Any) -> bool:
-    """Whether a schema is that of a form with `out=`."""
+    """True if a schema has an `out=` argument."""
     return any(argument.is_out for argument in schema.arguments)
 
 
@@ -58,7 +58,7 @@ def writes(argument: Any) -> bool:
 
 @cache
 def has_tag(name: str, tag: Any) -> bool:
-    """Whether every form of the operator `aten::name` that is neither in place nor `out=` has one of torch's tags."""
+    """True if every form of `aten::name`, except in-place and `out=` forms, has this tag of torch."""
     found = []
     for schema in aten_schemas(name):
         if has_out(schema):
@@ -70,7 +70,7 @@ def has_tag(name: str, tag: Any) -> bool:
 
 
 def argument_names(func: Any, name: str) -> tuple[str, ...]:
-    """The names of a function's arguments, in order, of its first overload; empty where they are not known."""
+    """The names of the arguments of a function's first overload, in order; empty if unknown."""
     if isinstance(func, types.FunctionType):
         return func.__code__.co_varnames[: func.__code__.co_argcount]
     schema = next(iter(schemas_of(func, name)), None)

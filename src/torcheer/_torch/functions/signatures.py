@@ -1,7 +1,7 @@
-"""What the positional arguments of a call are called: `conv2d(·, ·, ·, (4, 4))` has `stride=(4, 4)`.
+"""Names of a call's positional arguments: in `conv2d(x, w, b, (4, 4))`, `(4, 4)` is `stride`.
 
-Python cannot say this of functions that are written in C. Their names come from the operator's schema that the values fit, or
-else from the signatures torch keeps for `__torch_function__`.
+Functions written in C have no signature in Python. Their names come from the operator schema that the values fit, or else
+from the signatures that torch keeps for `__torch_function__`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _NUMBERS: dict[str, type | tuple[type, ...]] = {
     "number": (int, float, complex),
     "str": str,
 }
-_ENUMERATIONS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}  # integers, to a schema
+_ENUMERATIONS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}  # integers, in a schema
 
 
 def positional_names(function: TorchFunction, values: Sequence[Any], is_tensor: Sequence[bool]) -> list[str]:
-    """The names of a call's positional arguments; empty where they are not known.
+    """The names of a call's positional arguments; "" for unknown names.
 
     >>> from torcheer._torch.functions import facts
     >>> positional_names(facts(torch.Tensor.transpose), [None, 1, 2], [True, False, False])
@@ -49,18 +49,20 @@ def positional_names(function: TorchFunction, values: Sequence[Any], is_tensor: 
 
 
 def names_of(function: TorchFunction) -> tuple[str, ...]:
-    """The names of a function's positional arguments, of its first overload; empty where they are not known."""
+    """The names of the positional arguments of a function's first overload; empty if unknown."""
     written = _written_names(function)
     if written is not None:
         return written
-    if isinstance(function.func, types.FunctionType):  # it takes any number of arguments
+    if isinstance(function.func, types.FunctionType):  # it takes *args
         return ()
     schema = next((one for one in schemas_of(function.func, function.name) if not has_out(one)), None)
     return tuple(one.name for one in schema.arguments if not one.kwarg_only) if schema is not None else ()
 
 
 def _written_names(function: TorchFunction) -> tuple[str, ...] | None:
-    """The argument names of a Python function, or those that a saved history has of a function; None where there are none."""
+    """The argument names of a Python function, or the names that a saved history stores for a function; None if there are
+    none.
+    """
     func = function.func
     if function.argument_names is None and isinstance(func, types.FunctionType):
         code = func.__code__
@@ -69,13 +71,13 @@ def _written_names(function: TorchFunction) -> tuple[str, ...] | None:
 
 
 def _padded(names: Sequence[str], count: int) -> list[str]:
-    """The first `count` names; empty texts if there are fewer, as for the sizes in `view(2, 3, 4)`."""
+    """The first `count` names; empty strings if there are fewer names, as for the sizes in `view(2, 3, 4)`."""
     return list(names[:count]) if len(names) >= count else [""] * count
 
 
 @cache
 def _forms_of(func: Any, name: str) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-    """By schema of a function: the names and the types of its positional arguments; none of a form with `out=`."""
+    """For each schema: the names and the types of its positional arguments. A form with `out=` has none."""
     found = []
     for schema in schemas_of(func, name):
         given = [argument for argument in schema.arguments if not argument.kwarg_only] if not has_out(schema) else []

@@ -1,8 +1,8 @@
-"""Which arguments of a call are structure: integers that say where, how many and how long, not how much.
+"""Roles of integer arguments: indices, lengths, offsets, pivots and sizes, as opposed to values.
 
-An index out of range or a length that does not fit raises on the CPU, in some kernels ends the process, and on an accelerator
-destroys the CUDA context. So code that tries a call with other values asks here first. The name of an argument in torch's
-schema gives its role (`batch_sizes`, `LU_pivots`).
+An index out of range or a wrong length raises on the CPU, in some kernels ends the process, and on an accelerator destroys
+the CUDA context. So code that calls a function with changed values checks the roles first. The name of an argument in
+torch's schema gives its role (`batch_sizes`, `LU_pivots`).
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from .schemas import argument_names, has_out, schemas_of
 
 
 class Role(enum.Enum):
-    """What integers of an argument stand for."""
+    """The meaning of the integers in an argument."""
 
-    VALUE = "a value"  # any integer will do
-    INDEX = "an index"  # any value that occurs in it, and zero, is valid too
-    DIVIDEND = "a dividend"  # any but the least integer
-    DIVISOR = "a divisor"  # anything but zero
-    PROBABILITY = "probabilities, rates or deviations"  # anything between those that occur
+    VALUE = "a value"  # any integer is valid
+    INDEX = "an index"  # zero and any index that occurs are valid
+    DIVIDEND = "a dividend"  # any except the smallest integer
+    DIVISOR = "a divisor"  # any except zero
+    PROBABILITY = "probabilities, rates or deviations"  # anything between the values that occur
     LENGTH = "lengths or counts"
     OFFSET = "offsets"
     PIVOT = "pivots"
-    SIZE = "a size"  # given where torch takes a number
-    UNKNOWN = "unknown to torcheer"  # of a function that is not torch's own
+    SIZE = "a size"  # used in place of a Python number
+    UNKNOWN = "unknown to torcheer"  # the function does not belong to torch
 
 
-# Roles by the names that torch's schemas and Python functions give to arguments.
+# Roles by argument name in torch's schemas and Python functions.
 _BY_NAME: dict[str, Role] = {
     **dict.fromkeys("index indices target targets max_indices maximum_indices".split(), Role.INDEX),
     **dict.fromkeys(
@@ -48,7 +48,7 @@ _BY_NAME: dict[str, Role] = {
         Role.OFFSET,
     ),
     **dict.fromkeys("pivots LU_pivots".split(), Role.PIVOT),
-    **dict.fromkeys("random_samples _random_samples".split(), Role.PROBABILITY),  # of fractional pooling
+    **dict.fromkeys("random_samples _random_samples".split(), Role.PROBABILITY),  # for fractional pooling
     **dict.fromkeys(
         "shape zero_point zero_points packed packed_weight packed_weights packed_ih packed_hh col_offsets "
         "col_offsets_ih col_offsets_hh meta mat1_meta thread_masks philox_seed philox_offset rng_state sobolstate ltm "
@@ -57,7 +57,7 @@ _BY_NAME: dict[str, Role] = {
     ),
 }
 
-# Arguments whose name does not tell, by plain name of the function.
+# Arguments whose name does not give the role, by plain name of the function.
 _BY_FUNCTION: dict[str, dict[str, Role]] = {
     "embedding": {"input": Role.INDEX},  # F.embedding(input, weight)
     "embedding_bag": {"input": Role.INDEX},
@@ -83,7 +83,7 @@ _BY_FUNCTION: dict[str, dict[str, Role]] = {
     "cov": {"fweights": Role.LENGTH},
 }
 _DIVIDES = frozenset({"div", "floor_divide", "remainder", "fmod"})
-# Parameters of torch's Python functions that take a number.
+# Arguments of torch's Python functions that take a number.
 _SIZES = frozenset(
     "size sizes output_size kernel_size scale_factor shape dim dims k n num_classes split_size_or_sections steps shifts "
     "num_groups high low stride padding dilation output_padding pad blank start end step".split()
@@ -98,7 +98,7 @@ class Structure:
         self.is_foreign = "::" in plain or "." in plain.lstrip(".")
 
     def roles(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: type = Tensor) -> list[tuple[Any, Role]]:
-        """Every tensor among the arguments (or every object of class `leaf`, which stands for one), with its role."""
+        """Every tensor among the arguments (or every object of class `leaf`, a stand-in for a tensor), with its role."""
         schemas = self._fitting(args, kwargs, leaf)
         found: list[tuple[Any, Role]] = []
         given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
@@ -110,7 +110,7 @@ class Structure:
         return found
 
     def _fitting(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: type) -> list[Any]:
-        """The schemas that fit these arguments; all of them where none fits."""
+        """The schemas that fit these arguments; all schemas if none fits."""
         schemas = [schema for schema in schemas_of(self._func, self._name) if not has_out(schema) or "out" in kwargs]
         return [schema for schema in schemas if _fits(schema, args, kwargs, leaf)] or schemas
 
@@ -135,7 +135,7 @@ class Structure:
         return self._among(there, has_schemas=bool(there))
 
     def _among(self, arguments: list[Any], *, has_schemas: bool) -> Role:
-        """The role of an argument, given what it is in each overload of the function."""
+        """The role of an argument, given the argument in each overload of the function."""
         roles = [self._role(argument.name) for argument in arguments if "Tensor" in str(argument.type)]
         if roles:
             return next((role for role in roles if role is not Role.VALUE), Role.VALUE)
@@ -150,12 +150,12 @@ class Structure:
 
 
 def takes_probabilities(plain: str) -> bool:
-    """Whether a function has arguments that must lie between certain numbers."""
+    """True if a function has arguments that must lie in a range, such as probabilities."""
     return Role.PROBABILITY in _BY_FUNCTION.get(plain, {}).values()
 
 
 def _fits(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: type) -> bool:
-    """Whether a call with these arguments may be a call of this overload."""
+    """True if a call with these arguments may be a call of this overload."""
     positional = [argument for argument in schema.arguments if not argument.kwarg_only]
     if len(args) > len(positional):
         return False
@@ -174,7 +174,7 @@ def _fits(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: type
 
 
 def _leaves(value: Any, leaf: type, *, in_slice: bool = False) -> Iterator[tuple[Any, bool]]:
-    """Every object of a class in nested arguments, and whether it is a bound of a slice."""
+    """Every object of a class in nested arguments, with True if it is a bound of a slice."""
     if isinstance(value, leaf):
         yield value, in_slice
     elif isinstance(value, (list, tuple)):

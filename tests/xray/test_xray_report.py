@@ -118,7 +118,7 @@ def test_without_the_built_program_the_error_says_how_to_build_it(run, tmp_path,
 def test_the_facts_are_as_their_format_says(report):
     """Every key that has no default is there, and no other than the declared ones."""
     facts = facts_of(report)
-    parts = [("report", facts)] + [("series", one) for one in facts["series"]]
+    parts = [("report", facts)] + [("series", one) for one in facts["series"]] + [("finding", one) for one in facts["findings"]]
     parts += [(name, one) for series in facts["series"] for name in ("form", "chunk") for one in series[f"{name}s"]]
     assert {name for name, _ in parts} == set(REPORT)
     for name, found in parts:
@@ -519,6 +519,9 @@ def test_what_is_not_finite_has_a_strong_color_and_is_told(tmp_path, page):
     move_to(page, 2)
     assert "no value is finite" in page.inner_text("#histogram-about")
     assert page.inner_text("#numbers").split()[:2] == ["mean", "none"]
+    page.get_by_text("Values are not finite from step 1 on").click()
+    settled(page)
+    assert page.inner_text("#step b") == "Step 1"
 
 
 def test_a_click_on_the_map_shows_that_layer_at_that_step(run, report, page):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from types import SimpleNamespace
 
@@ -54,7 +55,7 @@ QUICK = 'import sys\nfor line in sys.stdin: print(\'{"length": 0, "seconds": 0.0
 @pytest.fixture
 def begin(tmp_path, monkeypatch):
     """Makes an Xray, with a desk of its own."""
-    monkeypatch.setattr(desk, "_desks", [])
+    monkeypatch.setattr(desk, "_desks", {})
     monkeypatch.setattr(desk, "_PROGRAM", QUICK)
     made = []
 
@@ -67,7 +68,7 @@ def begin(tmp_path, monkeypatch):
         warnings.simplefilter("ignore")
         for one in made:
             in_time(one.close)
-        for one in desk._desks:
+        for one in desk._desks.values():
             in_time(one.close)
 
 
@@ -94,7 +95,6 @@ def closed(xray):
 
 def impatient(monkeypatch, limit=1.0):
     monkeypatch.setattr(desk, "_LIMIT", limit)
-    monkeypatch.setattr(desk, "_GRACE", limit)
     monkeypatch.setattr(desk, "_LEAVE", 0.1)
 
 
@@ -169,8 +169,10 @@ def test_whatever_becomes_of_the_process_every_job_is_finished(begin, monkeypatc
 
 @needs_fork
 @pytest.mark.skipif(not hasattr(os, "setsid"), reason="needs sessions")
-def test_a_desk_whose_thread_hangs_is_given_up_and_the_next_figure_has_another(begin, monkeypatch, tmp_path):
-    """Something else holds the pipe that the thread reads from, and the process that is to be killed has ended."""
+def test_a_process_whose_pipe_another_holds_loses_its_figure_and_the_next_figure_has_another_process(
+    begin, monkeypatch, tmp_path
+):
+    """The thread that reads from the pipe hangs for ever, since the process that is to be killed has ended."""
     child = "import os, time; open({!r}, 'w').write(str(os.getpid())); time.sleep(1000)".format(str(tmp_path / "pid"))
     program = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True)"
     monkeypatch.setattr(desk, "_PROGRAM", program)
@@ -178,8 +180,10 @@ def test_a_desk_whose_thread_hangs_is_given_up_and_the_next_figure_has_another(b
     xray = begin()
     try:
         drawing = shown(xray)
-        assert any("could not be drawn in time" in one for one in closed(xray))
-        assert not drawing.wait(0)
+        said = closed(xray)
+        assert len(said) == 1
+        assert "took more than 1 s" in said[0]
+        assert drawing.wait(0)
         monkeypatch.setattr(desk, "_PROGRAM", QUICK)
         monkeypatch.setattr(desk, "_LIMIT", float(LONG))
         another = begin("another")
@@ -215,6 +219,21 @@ def test_a_desk_that_can_start_no_thread_gives_its_figures_up(begin, monkeypatch
     xray = begin()
     monkeypatch.setattr(threading.Thread, "start", refuses)
     assert "can't start new thread" in told(lambda: (shown(xray).wait(LONG), xray.close()))[0]
+
+
+def test_a_figure_whose_showing_hangs_is_not_waited_for(begin, monkeypatch):
+    """As a screen that takes no more: the training ends, and is told."""
+    is_over = threading.Event()
+    xray = begin()
+    monkeypatch.setattr(desk, "print", lambda *_: is_over.wait(LONG), raising=False)
+    monkeypatch.setattr(desk, "_LIMIT", 5.0)
+    drawing = shown(xray)
+    said = closed(xray)
+    assert not drawing.wait(0)
+    is_over.set()
+    assert drawing.wait(LONG)
+    assert len(said) == 1
+    assert "1 figure could not be drawn in time" in said[0]
 
 
 def test_a_figure_that_waits_for_its_own_thread_is_not_waited_for():
@@ -357,7 +376,7 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_does_not_have(begin,
 
     code, said = run_in_a_copy(work)
     assert code == 0, said
-    for _, job in xray._drawer._jobs:
+    for job in xray._drawer._jobs:
         job.done.set()
 
 
@@ -375,9 +394,28 @@ xray.show_last_graphs()
 
 
 def test_a_program_that_ends_without_closing_its_xray_ends(tmp_path):
-    """What was taken is there."""
+    """What was taken is there. The process that draws does not run the program again, which nothing guards."""
     folder, paths = str(tmp_path / "run"), os.pathsep.join(filter(None, sys.path))
-    command, environment = [sys.executable, "-c", PROGRAM, folder, QUICK], {**os.environ, "PYTHONPATH": paths}
+    (tmp_path / "train.py").write_text(PROGRAM)
+    command = [sys.executable, str(tmp_path / "train.py"), folder, QUICK]
+    environment = {**os.environ, "PYTHONPATH": paths}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=5 * LONG, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert Xray.open(folder).run.steps() == [0]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="processes cannot be killed here")
+def test_the_process_that_draws_ends_with_a_training_that_is_killed(tmp_path):
+    program = f"{PROGRAM}xray.flush()\nimport os\nprint(desk.desk()._process.pid, flush=True)\nos.kill(os.getpid(), 9)\n"
+    draws = (
+        "import os, sys\nfor line in sys.stdin: print('{\"length\": 0}', flush=True)\nopen(os.environ['ENDED'], 'w').close()"
+    )
+    paths, ended = os.pathsep.join(filter(None, sys.path)), tmp_path / "ended"
+    command = [sys.executable, "-c", program, str(tmp_path / "run"), draws]
+    environment = {**os.environ, "PYTHONPATH": paths, "ENDED": str(ended)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONG, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    deadline = time.monotonic() + LONG
+    while not ended.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert ended.exists()

@@ -258,7 +258,15 @@ REPORT: dict[str, Part] = {
         "pictures": Key("number[]", "the snapshots that have pictures"),
         "stride": Key("number", "the step between the kept pixels, filters, or rows and columns of a matrix"),
         "unreadable": Key("number[]", "the snapshots with unreadable pictures"),
+        "findings": Key("Finding[]", "list of Finding: what stands out in the run"),
         "series": Key("SeriesFacts[]", "list of Series: those with pictures first"),
+    },
+    "finding": {
+        "tone": Key("string", "`bad`, `odd` or `fine`"),
+        "text": Key("string", "a sentence"),
+        "about": Key("string", "what more there is to say", ""),
+        "series": Key("number | null", "which one of `series` it is about", None),
+        "at": Key("number | null", "the snapshot it is about", None),
     },
     "series": {
         "layer": Key("number", "one of `layers`"),

@@ -1,4 +1,10 @@
-"""Draws figures behind the training, in a process of its own: Matplotlib takes seconds, and knows nothing of threads."""
+"""Draws figures behind the training, in a process of its own: Matplotlib takes seconds, and knows nothing of threads.
+
+`concurrent.futures.ProcessPoolExecutor` cannot do it. A process that it spawns imports the user's script, and a script without
+`if __name__ == "__main__"` would train again; a process that it forks breaks with CUDA; and at the end of the program it waits
+without a limit for a process that is stopped. The process that is started here imports nothing of the user's, ends when its
+stdin does, however the training ended, and is killed when a figure takes too long.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +14,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,29 +24,109 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._cleanup import end_process, kill_process
+from .._files.files import write_whole
 from .._text import plural
 from ..errors import DrawingFailed
 from .colors import ScaleName
-from .figures import Displays, figure_of_snapshot, show_png
+from .figures import Displays, figure_of_snapshot, png_of, show_png
 from .pacing import Pace
 from .records import Failure
 from .run import Run
-from .worker import figure_path
+from .store import FileManager
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
-# Starts the process that draws for all Xrays of this process, when it is first needed, and hands it jobs on one
-# thread.
+Answer = tuple[dict[str, Any], bytes]  # what is said of a figure, and the PNG where a notebook shows it
 
 _LIMIT = 300.0  # seconds a figure may take
-_GRACE = 15.0  # seconds more, until a process that took too long is gone and its figures are given up
 _LEAVE = 5.0  # seconds until a process that has nothing to do has ended
 _MOST_WAITING = 8  # figures; of more the oldest are left out
 
+
+# The process that draws -----------------------------------------------------------------------------------------------
+
 # It gets the absolute paths of this process, so that it finds the same packages wherever it is started.
-_PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from torcheer.xray.worker import main; main()"
+_PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from torcheer.xray.drawing import answer; answer()"
+
+
+def answer() -> None:
+    """Answer requests until there are no more, each with a line of JSON and the PNG. Runs are read from their folders."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what packages print must not mix with the answers
+    runs: dict[str, FileManager] = {}
+    began = 0.0
+    for line in sys.stdin.buffer:
+        try:
+            said, png = _drawn(json.loads(line), runs)
+        except Exception as error:
+            said, png = {"error": f"{type(error).__name__}: {error}"}, b""
+        said |= {"seconds": time.process_time() - began, "length": len(png)}
+        answers.write(json.dumps(said).encode() + b"\n" + png)
+        answers.flush()
+        began = time.process_time()
+
+
+def _drawn(request: dict[str, Any], runs: dict[str, FileManager]) -> Answer:
+    """Draw the snapshot of the step that is asked for; if that is damaged or gone, the last that can be read."""
+    folder = request["folder"]
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        if folder in runs:
+            runs[folder].refresh()
+        else:
+            runs.clear()  # one training at a time
+            runs[folder] = FileManager.open(folder)
+        run = Run(runs[folder])
+        step = run.readable_step(request["step"])
+        png = png_of(figure_of_snapshot(run, step, layers=request["layers"], scale=request["scale"]))
+    if request["is_file"]:
+        path = figure_path(Path(folder), step)
+        path.parent.mkdir(exist_ok=True)
+        write_whole(path, png, "picture", follows=False)
+        png = b""
+    return {"step": step, "warnings": [str(one.message) for one in warned]}, png
+
+
+def figure_path(folder: Path, step: int) -> Path:
+    return folder / "figures" / f"step_{step:08d}.png"
+
+
+def _start() -> subprocess.Popen[bytes]:
+    plain = {"MPLBACKEND": "agg", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": ""}
+    paths = [os.path.abspath(path) for path in sys.path]
+    return subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, json.dumps(paths)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **plain},
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),  # of Windows
+        start_new_session=True,  # Ctrl-C is for the training
+    )
+
+
+def _ask(process: subprocess.Popen[bytes], request: dict[str, Any]) -> Answer:
+    """Wait for an answer without a limit. A process that does not answer is ended."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the process that draws ended with status {process.wait(_LEAVE)}")
+        said = json.loads(line)
+        png = process.stdout.read(said["length"])
+        if len(png) < said["length"]:
+            raise RuntimeError("the process that draws ended while it handed the figure over")
+    except Exception as error:
+        end_process(process, _LEAVE)
+        return {"error": f"{type(error).__name__}: {error}"}, b""
+    return said, png
+
+
+# The training's side of it --------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -52,11 +140,9 @@ class Job:
 
 
 class Desk:
-    """Jobs, drawn one after the other. Each is finished in the end, whatever becomes of the process that draws."""
+    """Draws the jobs of all Xrays, one after the other. Each is finished in the end, whatever becomes of the process."""
 
     def __init__(self) -> None:
-        self.process_id = os.getpid()
-        self.is_given_up = False
         self._finished = 0
         self._waiting: deque[Job] = deque()
         self._thread: threading.Thread | None = None  # while it works
@@ -64,46 +150,29 @@ class Desk:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, job: Job) -> None:
-        """Draw it when it is its turn."""
+        """Draw it when it is its turn. Raises where no thread can be started: there are too many, or the program ends."""
         with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="torcheer-xray-drawing", daemon=True)
+                thread.start()
+                self._thread = thread
             left_out = [one for one in self._waiting if one.place == job.place]
             for one in left_out:
                 self._waiting.remove(one)
             self._waiting.append(job)
             if len(self._waiting) > _MOST_WAITING:
                 left_out.append(self._waiting.popleft())
-            failed = self._begin() if self._thread is None else None
         for one in left_out:
-            self._finish(one, {"left_out": True}, b"")
-        if failed is not None:
-            self._finish_all(f"{type(failed).__name__}: {failed}")
+            self._finish(one, {"left_out": True})
 
     def wait(self, job: Job) -> bool:
-        """Wait until a job is finished, as long as any is from time to time. Returns whether it is.
-
-        Where none is, this desk is given up: its process ends, and the next figure has a new one.
-        """
-        if self._thread is threading.current_thread():
-            return False
-        finished = self._finished
-        while not job.done.wait(_LIMIT + _GRACE):
-            if self._finished == finished:
-                self.is_given_up = True
-                if self._process is not None:
-                    kill_process(self._process)
-                return False
+        """Wait until a job is finished, as long as any is from time to time. Returns whether it is."""
+        finished = -1
+        while self._thread is not threading.current_thread() and self._finished > finished:
             finished = self._finished
-        return True
-
-    def _begin(self) -> Exception | None:
-        """Begin to work. Returns why that is impossible."""
-        thread = threading.Thread(target=self._work, name="torcheer-xray-drawing", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # too many threads, or the program ends
-            return error
-        self._thread = thread
-        return None
+            if job.done.wait(2 * _LIMIT):
+                return True
+        return False
 
     def _work(self) -> None:
         while True:
@@ -111,77 +180,44 @@ class Desk:
                 if not self._waiting:
                     self._thread = None
                     return
-                job = self._waiting.popleft()
+                jobs = [self._waiting.popleft()]
             try:
-                said, png = self._draw(job.request)
+                said, png = self._draw(jobs[0].request)
+            except TimeoutError as error:  # those that wait would take as long
+                with self._lock:
+                    jobs += self._waiting
+                    self._waiting.clear()
+                said, png = {"error": f"TimeoutError: {error}"}, b""
             except BaseException as error:  # whatever it is, it is the figure that is lost, not the training
                 said, png = {"error": f"{type(error).__name__}: {error}"}, b""
-                if isinstance(error, TimeoutError):  # the others would take as long
-                    self._finish_all(said["error"])
-                with contextlib.suppress(Exception):  # what is said of it is said by the figure
-                    self._stop()
-            self._finish(job, said, png)
+            for job in jobs:
+                self._finish(job, said, png)
 
-    def _finish_all(self, error: str) -> None:
-        """Give up everything that waits."""
-        with self._lock:
-            jobs, self._waiting = self._waiting, deque()
-        for job in jobs:
-            self._finish(job, {"error": error}, b"")
+    def _draw(self, request: dict[str, Any]) -> Answer:
+        """Have a figure drawn. A thread of its own waits for the process, and is left behind where it hangs."""
+        if self._process is None or self._process.poll() is not None:
+            self._stop()
+            self._process = _start()
+        process, answers = self._process, list[Answer]()
+        asking = threading.Thread(
+            target=lambda: answers.append(_ask(process, request)), name="torcheer-xray-asking", daemon=True
+        )
+        asking.start()
+        asking.join(_LIMIT)
+        if asking.is_alive():
+            self._process = None
+            kill_process(process)
+            asking.join(_LEAVE)
+            raise TimeoutError(f"it took more than {_LIMIT:g} s, so the process that draws was stopped")
+        return answers[0]
 
-    def _finish(self, job: Job, said: dict[str, Any], png: bytes) -> None:
+    def _finish(self, job: Job, said: dict[str, Any], png: bytes = b"") -> None:
         try:
             with contextlib.suppress(BaseException):  # showing it failed, which `finish` has noted
                 job.finish(said, png)
         finally:
             self._finished += 1
             job.done.set()
-
-    def _draw(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        process = self._process if self._process is not None and self._process.poll() is None else self._start()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        is_late = threading.Event()
-
-        def stop() -> None:
-            is_late.set()
-            kill_process(process)
-
-        limit = threading.Timer(_LIMIT, stop)
-        limit.daemon = True
-        limit.start()
-        try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-            if not line:
-                raise RuntimeError(f"the process that draws ended with status {process.wait(_LEAVE)}")
-            said = json.loads(line)
-            png = process.stdout.read(said["length"])
-            if len(png) < said["length"]:
-                raise RuntimeError("the process that draws ended while it handed the figure over")
-            return said, png
-        except Exception:
-            if is_late.is_set():
-                raise TimeoutError(f"it took more than {_LIMIT:g} s, so the process that draws was stopped") from None
-            raise
-        finally:
-            limit.cancel()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        self._stop()
-        plain = {"MPLBACKEND": "agg", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": ""}
-        paths = [os.path.abspath(path) for path in sys.path]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, json.dumps(paths)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **plain},
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),  # of Windows
-            start_new_session=True,  # Ctrl-C is for the training
-        )
-        return self._process
 
     def _stop(self) -> None:
         process, self._process = self._process, None
@@ -190,32 +226,23 @@ class Desk:
 
     def close(self) -> None:
         """End the process."""
-        if self.process_id != os.getpid():
-            return
         with self._lock:
             thread, process = self._thread, self._process
         if thread is None:
             self._stop()
-        elif process is not None:  # the thread reads from it, and may do so for ever
+        elif process is not None:  # a thread reads from it, and may do so for ever
             kill_process(process)
 
 
-_desks: list[Desk] = []
+_desks: dict[int, Desk] = {}  # by process: one that was forked off has its own
 
 
 def desk() -> Desk:
-    """The desk of this process; one that was forked off has its own."""
-    if not _desks or _desks[-1].process_id != os.getpid() or _desks[-1].is_given_up:
-        _desks.append(Desk())
-    return _desks[-1]
+    """The desk of this process."""
+    return _desks.setdefault(os.getpid(), Desk())
 
 
-def _close_all() -> None:
-    for one in _desks:
-        one.close()
-
-
-weakref.finalize(Desk, _close_all)  # when the program ends, and after what Xrays do then: theirs are made later
+weakref.finalize(Desk, lambda: desk().close())  # when the program ends, and after what Xrays do then: theirs are made later
 
 
 # Drawer: shows the last snapshot of a run again and again, without keeping the training waiting.
@@ -280,7 +307,7 @@ class Drawer:
         self._asked: tuple[Any, ...] | None = None  # snapshots so far, layers and scale of the last request
         self._drawn: tuple[Any, ...] | None = None  # number of the snapshot, layers and scale of the last figure
         self._process = os.getpid()
-        self._jobs: list[tuple[Desk, Job]] = []
+        self._jobs: list[Job] = []
 
     def draw(self, run: Run, taken: int, layers: Sequence[str] | None, scale: ScaleName | None, soon: _Soon) -> Drawing | None:
         """Ask for a figure of the last snapshot. `soon` calls a function once everything taken is written."""
@@ -298,11 +325,11 @@ class Drawer:
         return drawing
 
     def wait(self) -> None:
-        """Wait until everything asked for is shown, as long as figures are drawn; what is not drawn then is given up."""
+        """Wait until everything asked for is shown; what is not drawn in a known time is given up."""
         if self._process != os.getpid():  # forked off the one that draws
             return
         jobs, self._jobs = self._jobs, []
-        lost = [job for desk, job in jobs if not (job.done.is_set() or desk.wait(job))]
+        lost = [job for job in jobs if not (job.done.is_set() or desk().wait(job))]
         if lost:
             message = f"{plural(len(lost), 'figure')} could not be drawn in time, and nobody waits for what draws any longer."
             self.failures.append(Failure("figures wait", message))
@@ -312,9 +339,8 @@ class Drawer:
         try:
             job = self._job(drawing, place)
             if job is not None:
-                at = desk()
-                at.ask(job)
-                self._jobs = [*(one for one in self._jobs if not one[1].done.is_set()), (at, job)]
+                desk().ask(job)
+                self._jobs = [*(one for one in self._jobs if not one.done.is_set()), job]
                 return
         except Exception as error:
             message = f"a figure could not be drawn: {type(error).__name__}: {error}"

@@ -14,12 +14,13 @@ import numpy as np
 from .._files.files import output_path, write_whole
 from .._text import Progress
 from .._torch.inputs import is_whole
-from .._torch.measure import BIN_EDGES, NUM_BINS, finite
+from .._torch.measure import BIN_EDGES
 from ..errors import InvalidArgument, SnapshotNotFound
 from ..page.document import Bundle, packed, read_bundle
-from .captions import axes_of, totals_of
-from .records import KINDS, WORDS, Entry, Summary
-from .run import Run, evenly, limits_of
+from .findings import Finding, find
+from .records import KINDS, WORDS, Entry
+from .run import Run, evenly
+from .series import FIELDS, LEAST_FRACTION, SUMMARY, Numbers, Series, read_numbers
 from .store import Snapshots
 
 # A run as bytes that fit into a page: pictures of 8 bits a value, and the statistics of every snapshot.
@@ -34,59 +35,8 @@ Array = Any  # of NumPy, whose types are not followed
 LEVELS = 252
 NEGATIVE, POSITIVE, NAN = 253, 254, 255
 OUTLIERS = 3.0  # a value this many times further from zero than most is shown as if it were nearer
-LEAST_FRACTION = 1e-9  # of a histogram's bin that is not empty
-FIELDS = (
-    *("form", "count", "mean", "std", "min", "max", "norm", "zeros", "nan", "inf", "low", "high"),
-    *("update_ratio", "dead", "units", "grad_norm", "grad_nonfinite"),
-)
-SUMMARY = "summary"  # what the page has beside the kinds: a few numbers of a layer, without pictures
 _CHUNK = 2_000_000  # codes that are unpacked together
 _AROUND_BLOCK = 64  # bytes
-
-
-class Series:
-    """One kind of one layer over the run: the numbers and histograms of every snapshot, and what its entries have in common."""
-
-    def __init__(self, layer: str, kind: str, count: int) -> None:
-        self.layer, self.kind = layer, kind
-        self.numbers: Array = np.full((len(FIELDS), count), math.nan, np.float32)
-        self.histogram: Array | None = None
-        self.forms: list[dict[str, Any]] = []  # shape, layout, rows, …
-        self._known: dict[tuple[Any, ...], int] = {}
-
-    @property
-    def present(self) -> list[int]:
-        """The positions of the snapshots that have this kind of this layer."""
-        found: list[int] = np.flatnonzero(~np.isnan(self.numbers[0])).tolist()
-        return found
-
-    def add(self, at: int, entry: Entry) -> None:
-        """The entry of one snapshot."""
-        key = entry.source, entry.shape, entry.dtype, entry.layout, entry.rows, entry.columns, entry.note
-        if key not in self._known:
-            self._known[key] = len(self.forms)
-            self.forms.append(_form(entry))
-        known = entry.statistics
-        low, high = limits_of(entry)
-        values = [known.count, known.mean, known.std, known.min, known.max, known.norm, known.zeros, known.nan, known.inf]
-        self._write(at, [self._known[key], *values, low, high, entry.update_ratio, entry.dead, entry.units])
-        if self.histogram is None:
-            self.histogram = np.zeros((NUM_BINS, self.numbers.shape[1]), np.uint8)
-        self.histogram[:, at] = _as_levels(np.array(known.histogram or [0] * NUM_BINS) / max(known.count, 1))
-
-    def summarise(self, at: int, found: Summary) -> None:
-        if not self.forms:
-            self.forms.append(
-                {"layout": "none", "shape": [], "dtype": "", "source": "", "note": "", "rows": [], "color": False}
-            )
-        nothing = [None] * 4
-        values = [found.parameters, *nothing, found.norm, None, found.nonfinite, 0, None, None]
-        self._write(at, [0, *values, found.update_ratio, found.dead, found.units, found.grad_norm, found.grad_nonfinite])
-
-    def _write(self, at: int, values: list[float | None]) -> None:
-        largest = float(np.finfo(np.float32).max)
-        plain = [math.nan if value is None else min(max(float(value), -largest), largest) for value in values]
-        self.numbers[: len(plain), at] = plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,51 +47,6 @@ class Frame:
     low: float
     high: float
     is_clipped: bool = False  # values beyond are shown as the ends
-
-
-@dataclass(slots=True)
-class Numbers:
-    """Everything but pictures of the snapshots that a page shows."""
-
-    series: list[Series]  # those with pictures first, then one summary for each layer with parameters
-    metrics: dict[str, list[float | None]]
-    notes: list[tuple[int, list[str]]]
-
-    @property
-    def pictured(self) -> list[Series]:
-        return [one for one in self.series if one.kind != SUMMARY]
-
-
-def read_numbers(run: Run, snapshots: Snapshots, bar: Progress) -> Numbers:
-    """Read every snapshot once."""
-    count = len(snapshots)
-    pictured: dict[tuple[str, str], Series] = {}
-    summaries: dict[str, Series] = {}
-    metrics: dict[str, list[float | None]] = {name: [None] * count for name in run.metrics}
-    notes: list[tuple[int, list[str]]] = []
-    for at in range(count):
-        bar.reached(at + 1)
-        try:
-            snapshot = snapshots[at]
-        except SnapshotNotFound:  # deleted meanwhile
-            continue
-        for entry in snapshot.entries:
-            pictured.setdefault((entry.layer, entry.kind), Series(entry.layer, entry.kind, count)).add(at, entry)
-        for found in snapshot.summaries:
-            summaries.setdefault(found.layer, Series(found.layer, SUMMARY, count)).summarise(at, found)
-        for name, value in snapshot.metrics.items():
-            metrics[name][at] = finite(value)
-        if snapshot.notes:
-            notes.append((at, list(snapshot.notes)))
-    ordered = [pictured[layer, kind] for layer in run.layers for kind in KINDS if (layer, kind) in pictured]
-    return Numbers([*ordered, *summaries.values()], metrics, notes)
-
-
-def _form(entry: Entry) -> dict[str, Any]:
-    """What is said of an entry, and how it is drawn."""
-    names = "source", "shape", "dtype", "layout", "rows", "columns", "note"
-    said = {"axes": axes_of(entry), "totals": totals_of(entry), "color": entry.is_color and entry.columns == (0, 1, 2)}
-    return {name: getattr(entry, name) for name in names} | said
 
 
 # Statistics -------------------------------------------------------------------------------------------------------
@@ -156,11 +61,6 @@ def pack_statistics(all_series: list[Series]) -> str:
 def pack_histograms(pictured: list[Series]) -> str:
     """The histogram of every entry: a byte for each bin, 0 where it is empty, else the logarithm of its part of all values."""
     return packed(b"".join(series.histogram.tobytes() for series in pictured if series.histogram is not None))
-
-
-def _as_levels(parts: Array) -> Array:
-    scale = 1 - np.log10(np.maximum(parts, LEAST_FRACTION)) / math.log10(LEAST_FRACTION)
-    return np.where(parts > 0, np.rint(1 + 254 * scale), 0).astype(np.uint8)
 
 
 # Pictures ---------------------------------------------------------------------------------------------------------
@@ -341,7 +241,8 @@ def write_report(
         raise SnapshotNotFound("there is nothing to report: the run has no snapshot with a layer. take_graphs() makes one.")
     heading = run.title if title is None else str(title)
     statistics = {"statistics": pack_statistics(numbers.series), "histograms": pack_histograms(numbers.pictured)}
-    content = _Content(run, snapshots, numbers, heading, max_bytes)
+    findings = find(numbers.series, snapshots.steps)
+    content = _Content(run, snapshots, numbers, findings, heading, max_bytes)
     bare = _page(bundle, content, Pictures([]), statistics)
     pictures = _fitting(content, len(bare), Progress(f"{target.name}: pictures", _TRIES + 1, "rounds", progress))
     blocks = statistics | {f"pictures-{number}": block for number, block in enumerate(pictures.blocks)}
@@ -398,6 +299,7 @@ class _Content:
     run: Run
     snapshots: Snapshots
     numbers: Numbers
+    findings: list[Finding]
     heading: str
     max_bytes: int
 
@@ -427,6 +329,16 @@ def _facts(content: _Content, pictures: Pictures) -> dict[str, Any]:
         "pictures": pictures.steps,
         "stride": pictures.stride,
         "unreadable": pictures.unreadable,
+        "findings": [
+            {
+                "tone": one.tone,
+                "text": one.text,
+                "about": one.about,
+                "series": numbers.series.index(one.series) if one.series is not None else None,
+                "at": one.at,
+            }
+            for one in content.findings
+        ],
         "series": [
             {
                 "layer": layers[series.layer],

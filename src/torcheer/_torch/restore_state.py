@@ -44,6 +44,7 @@ from .internals import (
     own_buffers,
     own_parameters,
     script_parts,
+    sparse_parts,
     write_count,
 )
 from .memory import has_memory, needed_bytes, storage_part, version_of
@@ -146,6 +147,9 @@ class TensorBackup:
             memory = _bytes_of(view)
             if not self.is_suspected or not torch.equal(memory, self._copy):
                 memory.copy_(self._copy)
+        elif view.layout is torch.sparse_coo:  # whose `copy_` makes new parts: others may hold the ones there were
+            for part, old in zip(sparse_parts(view), sparse_parts(self._copy), strict=True):
+                part.copy_(old)
         elif tensor.is_inference():
             with torch.inference_mode():
                 view.copy_(self._copy)
@@ -199,6 +203,9 @@ def _is_same(tensor: Tensor, view: Tensor) -> bool:
     try:
         return tensor.is_set_to(view) and tensor.dtype is view.dtype
     except RuntimeError:  # not strided; nested tensors have no shape to ask for
+        if tensor.layout is torch.sparse_coo and view.layout is torch.sparse_coo:
+            pairs = zip(sparse_parts(tensor), sparse_parts(view), strict=True)
+            return tensor.shape == view.shape and all(one.is_set_to(other) for one, other in pairs)
         return storage_of(tensor) == storage_of(view) and (tensor.is_nested or tensor.shape == view.shape)
 
 
@@ -786,7 +793,10 @@ class StateRestorer:
 
     def written_storages(self) -> set[int]:
         """The storages that `restore` is going to write to."""
-        return {s for backup in self._backups.values() if (s := storage_of(backup.view)) is not None}
+        gradients = [gradient for _, gradient in self._gradients or () if gradient is not None]
+        # the tensor itself too: a write to a sparse tensor may give it other memory
+        tensors = [one for backup in (*self._backups.values(), *gradients) for one in (backup.view, backup.tensor)]
+        return {storage for tensor in tensors if (storage := storage_of(tensor)) is not None}
 
     def left_behind(self, before: RandomState) -> LeftBehind | None:
         """What the pass changed, as it is now, before `restore`; None where it changed nothing.

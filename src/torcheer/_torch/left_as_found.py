@@ -92,6 +92,9 @@ def deeper_calls() -> Iterator[None]:
 # Runs a pass of a model and leaves everything as it was: used by logging, validation and the watching of modules.
 
 
+told_before_restoring: list[Callable[[StateRestorer], None]] = []  # recordings, in which other passes may be run and undone
+
+
 class PassStopped(BaseException):
     """Ends a pass on purpose. No `except Exception` of the model catches it."""
 
@@ -143,6 +146,8 @@ class left_as_found(Managed["left_as_found"]):  # noqa: N801 - used as a functio
             steps.callback(self._restore_random)
             steps.callback(self.restorer.restore_counts)
             steps.callback(self.restorer.restore)
+            for tell in [*told_before_restoring]:
+                steps.callback(tell, self.restorer)
             steps.push(self.first)
             steps.push(self._deeper)
         self.error = None  # it leads to frames, and these to tensors

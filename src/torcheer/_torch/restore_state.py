@@ -791,12 +791,20 @@ class StateRestorer:
         released = [tensor for one in self._released if (tensor := one()) is not None]
         return released + [backup.tensor for backup in self._backups.values() if not backup.is_suspected]
 
+    @property
+    def backed_up(self) -> list[Tensor]:
+        """The tensors that `restore` may write to."""
+        return [backup.tensor for backup in (*self._backups.values(), *self._gradient_backups())]
+
     def written_storages(self) -> set[int]:
         """The storages that `restore` is going to write to."""
-        gradients = [gradient for _, gradient in self._gradients or () if gradient is not None]
+        backups = (*self._backups.values(), *self._gradient_backups())
         # the tensor itself too: a write to a sparse tensor may give it other memory
-        tensors = [one for backup in (*self._backups.values(), *gradients) for one in (backup.view, backup.tensor)]
+        tensors = [one for backup in backups for one in (backup.view, backup.tensor)]
         return {storage for tensor in tensors if (storage := storage_of(tensor)) is not None}
+
+    def _gradient_backups(self) -> list[TensorBackup]:
+        return [gradient for _, gradient in self._gradients or () if gradient is not None]
 
     def left_behind(self, before: RandomState) -> LeftBehind | None:
         """What the pass changed, as it is now, before `restore`; None where it changed nothing.
@@ -939,8 +947,7 @@ class StateRestorer:
 
     def restore_counts(self) -> None:
         """Make torch count no write to what was restored."""
-        gradients = [gradient for _, gradient in self._gradients or () if gradient is not None]
-        for backup in (*reversed(self._backups.values()), *gradients):
+        for backup in (*reversed(self._backups.values()), *self._gradient_backups()):
             backup.restore_count()
 
     def let_go(self) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from ._files.files import output_path
 from ._text import Fold, image, preformatted
 from ._torch.internals import DisableTorchFunction
+from ._torch.thread_state import thread_left_as_found
 from .analysis import Cost, MemoryTimeline, Summary, cost_of, flops_by_operation, largest, memory_of, slowest, summary_of
 from .analysis.nonfinite import nonfinite_of
 from .analysis.summary import DEFAULT_COLUMNS, count_of
@@ -205,6 +206,7 @@ class ModelHistory(History):
         save_history(self, place, activations=activations, params=params, gradients=gradients, sources=sources, dtype=dtype)
         return place
 
+    @thread_left_as_found
     def attention(self, key: AnyKey) -> Tensor | list[Tensor]:
         """The attention pattern (batch, heads, queries, keys) of a module or an operation; a list where there are several.
 
@@ -251,6 +253,7 @@ class ModelHistory(History):
         """
         return show_page(self, compare=compare, title=title, previews=previews, max_bytes=max_bytes, metrics=metrics)
 
+    @thread_left_as_found
     def to_html(
         self,
         path: str | os.PathLike[str],
@@ -360,6 +363,7 @@ class ModelHistory(History):
 
     # Running it again ---------------------------------------------------------------------------------------------
 
+    @thread_left_as_found
     def validate(self) -> ValidationReport:
         """Run the recorded graph again, from inputs, parameters and constants alone, and compare every value; try every edge.
 

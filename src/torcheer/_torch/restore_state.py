@@ -21,7 +21,7 @@ from torch.nn import Module, Parameter
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
-from .._cleanup import cleaning
+from .._cleanup import cleaning, pass_interrupts_on
 from .._text import few
 from ..errors import BackwardFailed, MissingInTorch, StateNotRestored
 from .addresses import roots_of
@@ -242,7 +242,8 @@ class StorageSizes:
         try:
             self._storages: list[Any] = [tensor.untyped_storage() for tensor in tensors]
             self._versions: list[int] = list(map(write_count, tensors))
-        except Exception:  # sparse ones have no storage, inference tensors no version, subclasses may raise anything
+        except Exception as error:  # sparse ones have no storage, inference tensors no version, subclasses may raise anything
+            pass_interrupts_on(error)
             self._tensors = [tensor for tensor in tensors if _has_storage_and_version(tensor)]
             self._storages = [tensor.untyped_storage() for tensor in self._tensors]
             self._versions = list(map(write_count, self._tensors))
@@ -277,7 +278,8 @@ def _has_storage_and_version(tensor: Tensor) -> bool:
     try:
         tensor.untyped_storage()
         return write_count(tensor) >= 0
-    except Exception:
+    except Exception as error:
+        pass_interrupts_on(error)
         return False
 
 
@@ -729,7 +731,8 @@ class StateRestorer:
                 with DisableTorchFunction(), torch.no_grad():
                     self._remember_autograd(tensor)
                     self._backups[id(tensor)] = TensorBackup(tensor, is_suspected=is_suspected)
-            except Exception:  # a class that cannot be copied, such as torch's own inside AOTAutograd
+            except Exception as error:  # a class that cannot be copied, such as torch's own inside AOTAutograd
+                pass_interrupts_on(error)
                 if not is_suspected:
                     raise
 

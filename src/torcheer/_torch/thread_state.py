@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+from collections.abc import Callable
+from functools import wraps
 from types import TracebackType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from .._cleanup import Managed
+from .._cleanup import Managed, is_interrupt
 from .internals import DisableTorchFunction, function_modes, pop_function_mode, push_function_mode
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 # The devices autocast is enabled for, each with the type it casts to.
@@ -37,9 +40,6 @@ def autocast_as(state: Autocast) -> contextlib.ExitStack:
 
 # What torch keeps for each thread, put back where an interrupt came between two lines that change it.
 
-# They come where the code waits (at a `yield`, an `await`), so never between two lines of torch.
-_NO_INTERRUPTS = (Exception, GeneratorExit, asyncio.CancelledError)
-
 
 class thread_as_found(Managed[None]):  # noqa: N801 - used as a function: `with thread_as_found():`
     """Where an interrupt ends the block: the function modes, whether functions are handed to them, and the gradient mode.
@@ -57,7 +57,7 @@ class thread_as_found(Managed[None]):  # noqa: N801 - used as a function: `with 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Put all back. When an interrupt ends a program's mode, that may take off ours instead of itself."""
         chain = _chain(error)
-        if all(isinstance(one, _NO_INTERRUPTS) for one in chain):
+        if not any(map(is_interrupt, chain)):
             return
         for one in chain:
             _end_left_blocks(one)
@@ -71,6 +71,17 @@ class thread_as_found(Managed[None]):  # noqa: N801 - used as a function: `with 
             for mode in modes:
                 push_function_mode(mode)
         torch.set_grad_enabled(self._follows_gradients)
+
+
+def thread_left_as_found(function: Callable[P, T]) -> Callable[P, T]:
+    """Make a function that runs wholly inside `thread_as_found`."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        with thread_as_found():
+            return function(*args, **kwargs)
+
+    return run
 
 
 def _is_over(mode: Any) -> bool | None:

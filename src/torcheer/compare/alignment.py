@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._cleanup import pass_interrupts_on
 from .._torch.internals import DisableTorchFunction
 from ..history import Operation
 from ..log.records import TEMPLATE
@@ -400,7 +401,8 @@ def _same_arguments(found: Alignment, a: int, b: int) -> float:
     ours, theirs = found.a.log.rows[a][TEMPLATE], found.b.log.rows[b][TEMPLATE]
     try:
         return 1.0 if bool(ours == theirs) else 0.0
-    except Exception:  # a user-defined __eq__ may raise anything
+    except Exception as error:  # a user-defined __eq__ may raise anything
+        pass_interrupts_on(error)
         return 0.0
 
 

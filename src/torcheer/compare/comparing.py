@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .._text import few
 from .._torch.internals import DisableTorchFunction
+from .._torch.thread_state import thread_left_as_found
 from ..errors import ActivationNotSaved, InvalidArgument
 from ..history.printing import plural
 from ..model_history import ModelHistory
@@ -75,6 +76,7 @@ _MUCH = 10  # times the tolerance: typical values that are further apart are not
 _MOST_CULPRITS = 4  # that are looked for one after another; what else has an error is in the table
 
 
+@thread_left_as_found
 def compare(
     a: ModelHistory, b: ModelHistory, *, names: Mapping[str, str] | None = None, tolerance: float | None = None
 ) -> Comparison:

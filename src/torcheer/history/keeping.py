@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, get_ar
 import torch
 from torch import Tensor
 
+from .._cleanup import pass_interrupts_on
 from .._text import few
 from .._torch.containers import Arguments
 from .._torch.functions.facts import Origin, TorchFunction
@@ -92,7 +93,8 @@ class EarlyAnswers:
         index.is_unsure = False
         try:
             answer = bool(predicate(Operation(cast(Index, index), number)))
-        except Exception:
+        except Exception as error:
+            pass_interrupts_on(error)
             if index.is_unsure:  # what it needs may be there at the end
                 return True
             raise

@@ -26,6 +26,7 @@ from .._torch.restore_state import WRITTEN_UNSEEN
 from .._torch.shapes import shape_of
 from .._torch.source_code import CodeTable, source_of
 from .._torch.tensor_table import PLAIN_CLASSES, storage_of, storages_of
+from .._torch.thread_state import thread_left_as_found
 from ..capture import Keeper, Policy
 from ..changes import Change, Given, as_change
 from ..errors import InvalidArgument, ReplayFailed
@@ -299,6 +300,7 @@ ReplayInputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]  # one for each 
 Kind = TypeVar("Kind", bound=History)
 
 
+@thread_left_as_found
 def replay(history: Kind, inputs: ReplayInputs | None = None, changes: Mapping[KeyType, Given] | None = None) -> Kind:
     """A new history with other inputs or changed values, and everything downstream of them computed again."""
     if not history.is_complete:

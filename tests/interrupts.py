@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import random
 import signal
 import sys
@@ -28,6 +29,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 import torcheer
 
 LIBRARY = str(Path(torcheer.__file__).parent)
+BETWEEN = inspect.getfile(torch.no_grad)  # torch's blocks, which are Python as well: a signal may come before they end
 FINALIZERS = ("_remove", "__del__", "_close_all")  # Python drops whatever is raised there, also a program's own interrupts
 
 
@@ -103,13 +105,13 @@ class AtLine:
         sys.settrace(self._before)
 
     def _enter(self, frame: FrameType, event: str, value: Any) -> Any:
-        return self._line if frame.f_code.co_filename.startswith(LIBRARY) else None
+        return self._line if frame.f_code.co_filename.startswith((LIBRARY, BETWEEN)) else None
 
     def _line(self, frame: FrameType, event: str, value: Any) -> Any:
         if event == "line" and frame.f_code.co_name not in FINALIZERS:
             self.count += 1
             if self.count == self.at:
-                self.where = f"{Path(frame.f_code.co_filename).relative_to(LIBRARY)}:{frame.f_lineno}"
+                self.where = f"{frame.f_code.co_filename.removeprefix(LIBRARY)}:{frame.f_lineno}"
                 signal.raise_signal(self.number)
         return self._line
 
@@ -177,6 +179,10 @@ def replay(model: nn.Module, x: Tensor) -> None:
     model_history(model).replay(inputs=x * 2)
 
 
+def compare(model: nn.Module, x: Tensor) -> None:
+    torcheer.compare(model_history(model), model_history(model))
+
+
 _histories: dict[str, Any] = {}
 
 
@@ -188,7 +194,7 @@ CASES: dict[str, Callable[[nn.Module, Tensor], None]] = {
     one.__name__: one
     for one in (
         log, log_with_gradients, validate, tap, tap_like, intervene, activation, record, watch, log_backward, step, extract,
-        replay,
+        replay, compare,
     )
 }  # fmt: skip
 
@@ -219,8 +225,13 @@ def lines_of(case: Callable[[nn.Module, Tensor], None]) -> int:
     return tracer.count
 
 
-def interrupted(case: Callable[[nn.Module, Tensor], None], at: int, number: int = signal.SIGINT) -> str:
-    """Interrupt a case at a line. Returns what went wrong, in words; empty where all is as it was."""
+def interrupted(
+    case: Callable[[nn.Module, Tensor], None],
+    at: int,
+    number: int = signal.SIGINT,
+    expected: type[BaseException] = KeyboardInterrupt,
+) -> str:
+    """Interrupt a case at a line. Returns what went wrong, in words; empty where all is as it was and `expected` was raised."""
     raised: str = "nothing"
     with quiet():
         model, x = prepared()
@@ -233,7 +244,7 @@ def interrupted(case: Callable[[nn.Module, Tensor], None], at: int, number: int 
                 case(model, x)
         except BaseException as error:
             raised = type(error).__name__
-            if not isinstance(error, (KeyboardInterrupt, SystemExit)):
+            if type(error) is not expected:
                 raised += (
                     " in "
                     + "; ".join(
@@ -248,8 +259,7 @@ def interrupted(case: Callable[[nn.Module, Tensor], None], at: int, number: int 
     wrong = [name for name, value in before.items() if after[name] != value]
     if "tensors" in wrong:
         wrong += [name for name, value in before["tensors"].items() if after["tensors"][name] != value]
-    expected = "KeyboardInterrupt" if number == signal.SIGINT else "SystemExit"
-    if raised != expected:
+    if raised != expected.__name__:
         wrong.append(f"raised {raised}")
     try:
         if not torch.equal(torch.ones(2).add(1), torch.full((2,), 2.0)):

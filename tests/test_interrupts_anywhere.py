@@ -38,13 +38,52 @@ def test_an_interrupt_at_any_line_leaves_nothing_behind(name):
     assert not wrong
 
 
+class TimeLimit(Exception):
+    """As libraries raise it that limit the time of a call: no `KeyboardInterrupt`, and any `except Exception` catches it."""
+
+
+class Limit:
+    def __call__(self, *given):
+        raise TimeLimit
+
+
 @pytest.mark.parametrize("name", ["log", "tap", "record"])
 def test_so_does_what_the_handler_of_another_signal_raises(name):
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(3))
     case = interrupts.CASES[name]
     lines = interrupts.lines_of(case)
     at_lines = range(1, lines, max(lines // SAMPLE, 1))
-    assert not [found for at in at_lines if (found := interrupts.interrupted(case, at, signal.SIGTERM))]
+    assert not [found for at in at_lines if (found := interrupts.interrupted(case, at, signal.SIGTERM, SystemExit))]
+
+
+@pytest.mark.parametrize("name", ["log", "log_with_gradients", "validate", "activation", "extract", "replay", "compare"])
+def test_so_does_a_time_limit_whose_error_is_an_exception(name):
+    signal.signal(signal.SIGTERM, Limit())
+    case = interrupts.CASES[name]
+    lines = interrupts.lines_of(case)
+    at_lines = range(2, lines, max(lines // SAMPLE, 1))
+    assert not [found for at in at_lines if (found := interrupts.interrupted(case, at, signal.SIGTERM, TimeLimit))]
+
+
+def test_the_error_of_a_model_is_told_from_that_of_a_signal():
+    def fails(number, frame=None):
+        raise ValueError(number)
+
+    def limited(number, frame):
+        raise TimeLimit
+
+    def error_of(run):
+        try:
+            run()
+        except Exception as error:
+            return error
+
+    assert not _cleanup.is_interrupt(error_of(lambda: fails(1)))
+    assert not _cleanup.is_interrupt(error_of(lambda: fails(1, "frame")))
+    assert _cleanup.is_interrupt(KeyboardInterrupt())
+    for handler in (limited, Limit()):
+        signal.signal(signal.SIGTERM, handler)
+        assert _cleanup.is_interrupt(error_of(lambda: signal.raise_signal(signal.SIGTERM)))
 
 
 class Steps(Managed[list[str]]):

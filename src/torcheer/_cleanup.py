@@ -7,7 +7,9 @@ builds context managers on it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
 import os
 import signal
 import subprocess
@@ -95,7 +97,37 @@ class held_signals:  # noqa: N801 - used as a function: `with held_signals():`
                 self._run(numbers[1:])
 
 
-# Context managers around the user's code that always end, and leave the user's exceptions unchanged.
+def is_interrupt(error: BaseException) -> bool:
+    """True where an error came between two lines: a signal's handler raised it, as for a time limit; or it is no Exception."""
+    if not isinstance(error, _NO_INTERRUPTS):
+        return True
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_argcount >= 2 or code.co_flags & inspect.CO_VARARGS:  # a handler is given the number and the frame
+            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1]
+            values = trace.tb_frame.f_locals
+            if any(_is_frame(values.get(name)) for name in names):
+                return True
+        trace = trace.tb_next
+    return False
+
+
+# They come where the code waits (at a `yield`, an `await`), so never between two lines of torch.
+_NO_INTERRUPTS = (Exception, GeneratorExit, asyncio.CancelledError)
+
+
+def _is_frame(value: Any) -> bool:
+    return isinstance(value, FrameType) or (type(value) is tuple and any(isinstance(one, FrameType) for one in value))
+
+
+def pass_interrupts_on(error: Exception) -> None:
+    """In a block that handles any error of the user's code: raise an error that is a signal's, such as that of a time limit."""
+    if is_interrupt(error):
+        raise error
+
+
+# Context managers around a user's code that end in any case, and leave the user's exceptions alone.
 #
 # `contextlib.contextmanager` sets attributes of an exception that passes through it. For an exception that is a frozen
 # dataclass this fails, and the user gets a `FrozenInstanceError` instead of the model's own error.

@@ -61,6 +61,59 @@ def test_it_does_so_in_a_recording(make):
     assert is_upstream(history, "outer_1", history.operations[-1].label)
 
 
+KINDS = {
+    "parameter": lambda: {"code": nn.Parameter(torch.rand(3))},
+    "buffer": lambda: {"code": nn.Buffer(torch.rand(3))},
+    "attribute": lambda: {"code": torch.rand(3)},
+}
+MAKERS = {
+    "view": lambda made: nn.Parameter(made.detach()),
+    "copy": lambda made: nn.Parameter(made.detach().clone()),
+    "part": lambda made: nn.Parameter(made.detach().repeat(2)[3:]),
+}
+
+
+class Made(nn.Module):
+    """Makes a parameter of what it computes from something else that it holds."""
+
+    def __init__(self, held, make, in_module):
+        super().__init__()
+        for name, value in held().items():
+            setattr(self, name, value)
+        self.make = make
+        self.inner = nn.Linear(3, 3) if in_module else None
+        self.edit = nn.Identity()
+
+    def forward(self, t):
+        bias = self.make(self.edit(torch.tanh(self.code)))
+        if self.inner is None:
+            return t * bias
+        self.inner.bias = bias
+        return self.inner(t)
+
+
+class Tripled(nn.Module):
+    def forward(self, value):
+        return value * 3
+
+
+@pytest.mark.parametrize("in_module", [False, True])
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+@pytest.mark.parametrize("held", KINDS.values(), ids=KINDS)
+def test_a_parameter_that_was_computed_from_what_the_model_holds_depends_on_it(held, make, in_module):
+    model = Made(held, make, in_module)
+    history = log(model, x)
+    assert is_upstream(history, "tanh_1", history.operations[-2].label)
+    assert history.validate()
+    change = {"tanh_1": torcheer.changes.scale(3)}
+    changed = history.replay(changes=change)
+    with torcheer.intervene(model, change, like=history):
+        live = model(x)
+    model.edit = Tripled()
+    assert torch.equal(changed["output"].activation, model(x))
+    assert torch.equal(live, model(x))
+
+
 def test_a_parameter_that_was_computed_from_no_input_is_a_parameter():
     """A module that is made in the pass has the parameters it was made with."""
 

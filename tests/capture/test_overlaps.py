@@ -49,6 +49,50 @@ def test_recordings_that_end_in_the_order_they_began_hold_what_ran_while_they_di
     assert _get_current_function_mode_stack() == []
 
 
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, t):
+        self.count += 1
+        return t * self.count
+
+
+def test_a_recording_knows_that_a_log_inside_it_puts_back_what_its_pass_wrote():
+    model = Counting()
+    with torcheer.recording(model) as history:
+        first = model(x)
+        torcheer.log_forward_pass(model, x)
+        torcheer.activation(model, x, "")
+        second = model(x)
+    assert torch.equal(model.count, torch.tensor(2.0))
+    assert [one.inputs[1].item() for one in history.operations if one.layer_type == "mul"] == [1, 2, 2, 2]
+    assert torch.equal(second, x * 2)
+    assert history.validate(), history.validate().first_disagreement
+    for operation in history.operations:
+        assert operation.activation is not None  # none counts as overwritten
+    assert torch.equal(first, x)
+
+
+def test_a_model_that_logs_a_part_of_itself_is_logged_and_proved():
+    class Watched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = Counting()
+
+        def forward(self, t):
+            return self.part(t) + len(torcheer.log_forward_pass(self.part, t).operations) + self.part(t)
+
+    model = Watched()
+    history = torcheer.log_forward_pass(model, x, keep_orphans=True)
+    counts = [one.activation.item() for one in history.operations if one.layer_type == "add" and one.shape == ()]
+    assert counts == [1, 2, 2]
+    assert torcheer.validate_forward_pass(model, x)
+    assert torch.equal(model.part.count, torch.tensor(0.0))
+    assert torch.equal(history["output"].activation, model(x))
+
+
 def test_recordings_in_generators_that_take_turns_work():
     def recorded(before, after):
         with torcheer.recording() as history:

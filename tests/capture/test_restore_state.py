@@ -120,6 +120,89 @@ def test_gradients_stay_when_the_model_runs_backward():
     assert model.bias.grad is None
 
 
+wide = torch.rand(3, 4)
+GRADIENT_WRITES = {
+    "add_": lambda weight: weight.grad.add_(1),
+    "through .data": lambda weight: weight.grad.data.add_(1),
+    "part of it": lambda weight: weight.grad[1:].mul_(3),
+    "zero_": lambda weight: weight.grad.zero_(),
+    "foreach": lambda weight: torch._foreach_mul_([weight.grad], 2.0),
+    "clipped": lambda weight: nn.utils.clip_grad_norm_([weight], 1.0),
+    "augmented": lambda weight: setattr(weight, "grad", weight.grad.__iadd__(1)),
+    "accumulated": lambda weight: (weight * weight).sum().backward(),
+}
+
+
+@pytest.mark.parametrize("write", GRADIENT_WRITES.values(), ids=GRADIENT_WRITES)
+def test_a_log_keeps_what_a_model_writes_to_gradients_that_were_there(write):
+    weight = nn.Parameter(torch.arange(4.0))
+    weight.grad = torch.arange(4.0) + 5
+
+    class Clipping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = weight
+
+        def forward(self, t):
+            write(self.weight)
+            return t * self.weight.grad
+
+    model = Clipping()
+    history = torcheer.log_forward_pass(model, wide)
+    assert torch.equal(weight.grad, torch.arange(4.0) + 5)
+    for operation in history.operations:  # none of them is lost
+        assert operation.activation is not None
+    assert torcheer.validate_forward_pass(model, wide)
+    written = history[-2].inputs[1].clone()
+    write(weight)
+    assert torch.equal(written, weight.grad)
+
+
+def sparse(coalesced):
+    places, values = torch.tensor([[0, 1, 1], [2, 0, 0]]), torch.tensor([1.0, 2.0, 3.0])
+    made = torch.sparse_coo_tensor(places, values, (4, 4), check_invariants=True)
+    return made.coalesce() if coalesced else made
+
+
+SPARSE_WRITES = {
+    "mul_": lambda matrix: matrix.mul_(2),
+    "values": lambda matrix: matrix._values().mul_(2),
+    "zero_": lambda matrix: matrix.zero_(),
+    "add_": lambda matrix: matrix.add_(torch.eye(4).to_sparse()),
+}
+
+
+@pytest.mark.parametrize("coalesced", [True, False])
+@pytest.mark.parametrize("held", ["buffer", "gradient"])
+@pytest.mark.parametrize("write", SPARSE_WRITES.values(), ids=SPARSE_WRITES)
+def test_what_a_model_writes_to_sparse_tensors_is_put_back_and_kept(write, held, coalesced):
+    class Graph(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.zeros(4, 4))
+            self.register_buffer("matrix", sparse(coalesced))
+            self.table.grad = sparse(coalesced)
+
+        def forward(self, t):
+            matrix = self.matrix if held == "buffer" else self.table.grad
+            write(matrix)
+            return t @ matrix.to_dense()
+
+    model = Graph()
+    matrix = model.matrix if held == "buffer" else model.table.grad
+    values, count = matrix._values(), matrix._version
+    history = torcheer.log_forward_pass(model, wide)
+    assert matrix is (model.matrix if held == "buffer" else model.table.grad)
+    assert matrix.is_coalesced() is coalesced
+    assert matrix._version == count
+    assert matrix._values().data_ptr() == values.data_ptr()
+    assert torch.equal(matrix.to_dense(), sparse(coalesced).to_dense())
+    for operation in history.operations:
+        assert operation.activation is not None
+    assert torcheer.validate_forward_pass(model, wide)
+    assert torch.equal(history["output"].activation, model(wide))
+
+
 def test_parameters_swapped_by_the_model_are_put_back():
     model = nn.Linear(3, 3)
     weight, memory = model.weight.detach().clone(), model.weight.data_ptr()

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._cleanup import pass_interrupts_on
 from .internals import DisableTorchFunction, registered_containers
 from .sentinels import TENSOR
 
@@ -85,7 +86,8 @@ def read_by_asking(shape: type) -> Callable[[Any], Parts | None]:
                 items: Any = list(value.items()) if shape is dict else list(value)
                 if shape is dict:
                     return [key for key, _ in items], [item for _, item in items]
-        except Exception:  # a user-defined method may raise anything
+        except Exception as error:  # a user-defined method may raise anything
+            pass_interrupts_on(error)
             return None
         return unordered(items) if shape is set else (list(range(len(items))), items)
 
@@ -415,8 +417,9 @@ def _constructed(value: Any, plain: Any, read: Callable[[Any], Parts | None]) ->
     """The container that the constructor makes from `plain`, if it holds exactly these items."""
     try:
         with DisableTorchFunction():
-            made = type(value)(type(plain)(plain))  # a constructor may keep its argument
-    except Exception:  # a user-defined constructor may raise anything
+            made = type(value)(type(plain)(plain))  # a constructor may keep what it is given
+    except Exception as error:  # a user-defined constructor may raise anything
+        pass_interrupts_on(error)
         return None
     found = read(made)
     same = found is not None and len(found[1]) == len(plain) and all(map(operator.is_, found[1], _values(plain)))
@@ -448,7 +451,8 @@ def read_registered(value: Any) -> Parts | None:
     try:
         with DisableTorchFunction():
             return unordered(list(node.flatten_fn(value)[0]))
-    except Exception:  # a user-defined function may raise anything
+    except Exception as error:  # a user-defined function may raise anything
+        pass_interrupts_on(error)
         return None
 
 
@@ -457,7 +461,8 @@ def build_registered(value: Any, steps: list[Any], items: list[Any]) -> Any:
     try:
         with DisableTorchFunction():
             return node.unflatten_fn(items, node.flatten_fn(value)[1])
-    except Exception:  # a user-defined function may raise anything
+    except Exception as error:  # a user-defined function may raise anything
+        pass_interrupts_on(error)
         return tuple(items)
 
 

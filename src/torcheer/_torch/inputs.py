@@ -24,6 +24,7 @@ from typing import Any, Final
 from torch.nn import Module
 from torch.utils.data import DataLoader, Dataset
 
+from .._cleanup import pass_interrupts_on
 from .._text import did_you_mean, few
 from ..errors import InvalidArgument
 from .addresses import innermost, without_parallelism
@@ -78,6 +79,7 @@ def refuse_read_once(arguments: Arguments, call: str) -> None:
         try:
             copy.deepcopy(item)
         except Exception as error:
+            pass_interrupts_on(error)
             raise InvalidArgument(
                 f"{call}() runs the model several times, and an argument holds a {type(item).__name__}, which can be read "
                 "only once. Give what it yields as a list, or iter() of a list."
@@ -193,7 +195,8 @@ def _signature(function: Any, follow_wrapped: bool) -> Signature | None:
         )
     try:
         return inspect.signature(function, follow_wrapped=follow_wrapped)
-    except Exception:  # a function written in C, or a user-defined __signature__
+    except Exception as error:  # a function of C's, or a user-defined __signature__
+        pass_interrupts_on(error)
         return None
 
 

@@ -95,6 +95,9 @@ def deeper_calls() -> Iterator[None]:
 # Used by logging, validation and the watching of modules.
 
 
+told_before_restoring: list[Callable[[StateRestorer], None]] = []  # recordings, in which other passes may be run and undone
+
+
 class PassStopped(BaseException):
     """Ends a pass on purpose. A model's `except Exception` does not catch it."""
 
@@ -146,6 +149,8 @@ class left_as_found(Managed["left_as_found"]):  # noqa: N801 - used as a functio
             steps.callback(self._restore_random)
             steps.callback(self.restorer.restore_counts)
             steps.callback(self.restorer.restore)
+            for tell in [*told_before_restoring]:
+                steps.callback(tell, self.restorer)
             steps.push(self.first)
             steps.push(self._deeper)
         self.error = None  # it refers to frames, which hold tensors

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
+from .._cleanup import pass_interrupts_on
 from .internals import DisableTorchFunction
 
 # Conversion of any tensor to values that can be computed with.
@@ -50,7 +51,8 @@ def computes(tensor: Tensor) -> bool:
     try:
         values = tensor.detach()
         values.permute(tuple(range(values.dim()))).reshape(-1)[:1].to(torch.float64).abs().tolist()
-    except Exception:  # a user-defined class may raise anything
+    except Exception as error:  # a class of the user's may raise anything
+        pass_interrupts_on(error)
         return False
     return True
 

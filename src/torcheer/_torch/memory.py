@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
+from .._cleanup import pass_interrupts_on
 from .internals import (
     DisableTorchFunction,
     DisableTorchFunctionSubclass,
@@ -182,7 +183,8 @@ def version_of(tensor: Tensor) -> int:
     """torch's count of the writes to `tensor`; -1 for inference tensors and some subclasses, which have none."""
     try:
         return write_count(tensor)
-    except Exception:  # a user-defined class may raise anything
+    except Exception as error:  # a user-defined class may raise anything
+        pass_interrupts_on(error)
         return -1
 
 
@@ -207,7 +209,8 @@ def _of_same_class(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor |
     with DisableTorchFunctionSubclass(), torch.no_grad():
         try:
             made = make(tensor)
-        except Exception:  # a user-defined class may raise anything
+        except Exception as error:  # a user-defined class may raise anything
+            pass_interrupts_on(error)
             made = None
         if made is not None and (type(made) is type(tensor) or is_lazy(tensor)):
             return made.as_subclass(Tensor) if is_lazy(made) else made
@@ -232,6 +235,7 @@ def _rebuilt(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor | None:
         _, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]  # raises for a class without it
         inner = {name: make(one) for name, one in inner_tensors(tensor).items()}
         rebuilt = type(tensor).__tensor_unflatten__(inner, context, tensor.size(), tensor.stride())  # type: ignore[attr-defined]
-    except Exception:  # a user-defined class may raise anything
+    except Exception as error:  # a user-defined class may raise anything
+        pass_interrupts_on(error)
         return None
     return rebuilt if type(rebuilt) is type(tensor) else None

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from .._cleanup import pass_interrupts_on
 from .containers import LEAVES, slots_of
 
 LIMIT = 200  # the largest number of objects followed from one attribute
@@ -248,7 +249,8 @@ def _position_of(iterator: Any) -> Any:
         return repr(iterator)
     try:
         found = iterator.__reduce__()
-    except Exception:  # a generator, a file, or an iterator whose class raises anything
+    except Exception as error:  # a generator, a file, or an iterator of a class that raises anything
+        pass_interrupts_on(error)
         return None
     # (iter, (the container, …), index); the container is compared by id, because `==` of tensors gives a tensor
     of = [one if isinstance(one, range) else id(one) for one in found[1]]
@@ -326,7 +328,8 @@ class ObjectState:
                 return False
             try:
                 inner = self._look(here, kind, filled, pieces)
-            except Exception:  # a user-defined class may raise anything when its attributes are read
+            except Exception as error:  # a user-defined class may raise anything when it is looked at
+                pass_interrupts_on(error)
                 unsure.append(id(here))
                 continue
             waiting += inner
@@ -404,7 +407,8 @@ class ObjectState:
         """Remember the random generators in a function's closure or in its global names."""
         try:
             self.pieces += [(Random(generator), where) for generator in self.generators_of(function)]
-        except Exception:  # a generator without a readable state, such as random.SystemRandom
+        except Exception as error:  # a generator without a state, such as random.SystemRandom
+            pass_interrupts_on(error)
             return
 
     def generators_of(self, function: Any) -> list[Any]:

@@ -23,7 +23,7 @@ from torch.nn import Module, Parameter
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
-from .._cleanup import cleaning
+from .._cleanup import cleaning, pass_interrupts_on
 from .._text import few
 from ..errors import BackwardFailed, MissingInTorch, StateNotRestored
 from .addresses import roots_of
@@ -46,6 +46,7 @@ from .internals import (
     own_buffers,
     own_parameters,
     script_parts,
+    sparse_parts,
     write_count,
 )
 from .memory import has_memory, needed_bytes, storage_part, version_of
@@ -150,6 +151,9 @@ class TensorBackup:
             memory = _bytes_of(view)
             if not self.is_suspected or not torch.equal(memory, self._copy):
                 memory.copy_(self._copy)
+        elif view.layout is torch.sparse_coo:  # whose `copy_` makes new parts: others may hold the ones there were
+            for part, old in zip(sparse_parts(view), sparse_parts(self._copy), strict=True):
+                part.copy_(old)
         elif tensor.is_inference():
             with torch.inference_mode():
                 view.copy_(self._copy)
@@ -204,7 +208,10 @@ def _is_same(tensor: Tensor, view: Tensor) -> bool:
     """True if two tensors are the same elements of the same memory."""
     try:
         return tensor.is_set_to(view) and tensor.dtype is view.dtype
-    except RuntimeError:  # not strided; nested tensors have no shape
+    except RuntimeError:  # not strided; nested tensors have no shape to ask for
+        if tensor.layout is torch.sparse_coo and view.layout is torch.sparse_coo:
+            pairs = zip(sparse_parts(tensor), sparse_parts(view), strict=True)
+            return tensor.shape == view.shape and all(one.is_set_to(other) for one, other in pairs)
         return storage_of(tensor) == storage_of(view) and (tensor.is_nested or tensor.shape == view.shape)
 
 
@@ -241,7 +248,8 @@ class StorageSizes:
         try:
             self._storages: list[Any] = [tensor.untyped_storage() for tensor in tensors]
             self._versions: list[int] = list(map(write_count, tensors))
-        except Exception:  # sparse tensors have no storage, inference tensors no version, subclasses may raise anything
+        except Exception as error:  # sparse ones have no storage, inference tensors no version, subclasses may raise anything
+            pass_interrupts_on(error)
             self._tensors = [tensor for tensor in tensors if _has_storage_and_version(tensor)]
             self._storages = [tensor.untyped_storage() for tensor in self._tensors]
             self._versions = list(map(write_count, self._tensors))
@@ -276,7 +284,8 @@ def _has_storage_and_version(tensor: Tensor) -> bool:
     try:
         tensor.untyped_storage()
         return write_count(tensor) >= 0
-    except Exception:
+    except Exception as error:
+        pass_interrupts_on(error)
         return False
 
 
@@ -733,7 +742,8 @@ class StateRestorer:
                 with DisableTorchFunction(), torch.no_grad():
                     self._remember_autograd(tensor)
                     self._backups[id(tensor)] = TensorBackup(tensor, is_suspected=is_suspected)
-            except Exception:  # a class that cannot be copied, such as torch's own inside AOTAutograd
+            except Exception as error:  # a class that cannot be copied, such as torch's own inside AOTAutograd
+                pass_interrupts_on(error)
                 if not is_suspected:
                     raise
 
@@ -795,9 +805,20 @@ class StateRestorer:
         released = [tensor for one in self._released if (tensor := one()) is not None]
         return released + [backup.tensor for backup in self._backups.values() if not backup.is_suspected]
 
+    @property
+    def backed_up(self) -> list[Tensor]:
+        """The tensors that `restore` may write to."""
+        return [backup.tensor for backup in (*self._backups.values(), *self._gradient_backups())]
+
     def written_storages(self) -> set[int]:
-        """The storages that `restore` will write to."""
-        return {s for backup in self._backups.values() if (s := storage_of(backup.view)) is not None}
+        """The storages that `restore` is going to write to."""
+        backups = (*self._backups.values(), *self._gradient_backups())
+        # the tensor itself too: a write to a sparse tensor may give it other memory
+        tensors = [one for backup in backups for one in (backup.view, backup.tensor)]
+        return {storage for tensor in tensors if (storage := storage_of(tensor)) is not None}
+
+    def _gradient_backups(self) -> list[TensorBackup]:
+        return [gradient for _, gradient in self._gradients or () if gradient is not None]
 
     def left_behind(self, before: RandomState) -> LeftBehind | None:
         """What the pass changed, in its present state, before `restore`; None if it changed nothing.
@@ -942,9 +963,8 @@ class StateRestorer:
             self._try(piece.restore, (), self._name_of_place, where)
 
     def restore_counts(self) -> None:
-        """Undo torch's counts of the writes to everything that was restored."""
-        gradients = [gradient for _, gradient in self._gradients or () if gradient is not None]
-        for backup in (*reversed(self._backups.values()), *gradients):
+        """Make torch count no write to what was restored."""
+        for backup in (*reversed(self._backups.values()), *self._gradient_backups()):
             backup.restore_count()
 
     def let_go(self) -> None:

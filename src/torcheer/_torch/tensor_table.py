@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from .._cleanup import pass_interrupts_on
 from .internals import (
     DisableTorchFunctionSubclass,
     functorch_unwrapped,
@@ -264,8 +265,8 @@ def inner_tensors(tensor: Tensor) -> dict[str, Tensor]:
     if flatten is not None:
         try:
             return {name: getattr(tensor, name) for name in flatten()[0] if isinstance(getattr(tensor, name), Tensor)}
-        except Exception:  # a user-defined class may raise anything
-            pass
+        except Exception as error:  # a user-defined class may raise anything
+            pass_interrupts_on(error)
     found = dict(vars(tensor)) if hasattr(tensor, "__dict__") else {}
     for cls in type(tensor).__mro__:
         slots = cls.__dict__.get("__slots__", ())

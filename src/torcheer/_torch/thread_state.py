@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+from collections.abc import Callable
+from functools import wraps
 from types import TracebackType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from .._cleanup import Managed
+from .._cleanup import Managed, is_interrupt
 from .internals import DisableTorchFunction, function_modes, pop_function_mode, push_function_mode
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 # The devices for which autocast is enabled, each with its dtype.
@@ -37,9 +40,6 @@ def autocast_as(state: Autocast) -> contextlib.ExitStack:
 
 # torch's per-thread state, restored if an interrupt came between two lines of torch that change it.
 
-# These exceptions come only at a `yield` or `await`, never between two lines of torch.
-_NO_INTERRUPTS = (Exception, GeneratorExit, asyncio.CancelledError)
-
 
 class thread_as_found(Managed[None]):  # noqa: N801 - used as a function: `with thread_as_found():`
     """Restores after an interrupt: the function modes, whether functions reach them, and the gradient mode.
@@ -57,7 +57,7 @@ class thread_as_found(Managed[None]):  # noqa: N801 - used as a function: `with 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Restore the state. The end of a program's mode may have removed ours instead of its own."""
         chain = _chain(error)
-        if all(isinstance(one, _NO_INTERRUPTS) for one in chain):
+        if not any(map(is_interrupt, chain)):
             return
         for one in chain:
             _end_left_blocks(one)
@@ -71,6 +71,17 @@ class thread_as_found(Managed[None]):  # noqa: N801 - used as a function: `with 
             for mode in modes:
                 push_function_mode(mode)
         torch.set_grad_enabled(self._follows_gradients)
+
+
+def thread_left_as_found(function: Callable[P, T]) -> Callable[P, T]:
+    """Make a function that runs wholly inside `thread_as_found`."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        with thread_as_found():
+            return function(*args, **kwargs)
+
+    return run
 
 
 def _is_over(mode: Any) -> bool | None:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from .._cleanup import pass_interrupts_on
 from .._torch.containers import get_path
 from .._torch.functions import groups
 from .._torch.functions.facts import Origin
@@ -661,7 +662,8 @@ def _moved(one: OperationFacts, parent: OperationFacts, values: Tensor, missing:
     args, kwargs = fill_call(record.template, record.names, iter(slots))
     try:
         result: Any = get_path(record.function.func(*args, **kwargs), record.details.output_path)
-    except Exception:  # an index that is a tensor, a view as another dtype
+    except Exception as error:  # an index that is a tensor, a view as another dtype
+        pass_interrupts_on(error)
         return None
     return result if isinstance(result, Tensor) and tuple(result.shape) == tuple(one.tensor_shape or ()) else None
 

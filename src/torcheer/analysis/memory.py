@@ -15,6 +15,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from .._cleanup import pass_interrupts_on
 from .._text import human_size
 from .._torch.containers import get_path
 from .._torch.functions import groups
@@ -175,7 +176,8 @@ class Storages:
             args, kwargs = fill_call(row[TEMPLATE], row[NAMES], tensors)
             result = func(*args, **kwargs)
             view = get_path(result, self._log.operations[number].details.output_path)
-        except Exception:  # functions may raise anything on meta tensors
+        except Exception as error:  # functions may raise anything on meta tensors
+            pass_interrupts_on(error)
             return None
         return tuple(view.stride()) if isinstance(view, Tensor) and view.layout is torch.strided else None
 

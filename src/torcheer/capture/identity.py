@@ -439,7 +439,11 @@ class Explainer:
         return kept + [(entry.number, tensor) for entry, tensor in outside if entry is not None]
 
     def is_computed(self, storage: int | None) -> bool:
-        """True if the values in this storage were computed from an input, so that the model made a parameter there itself."""
+        """Whether the values in this storage were computed from an input, a parameter, a buffer or a tensor of the program.
+
+        A parameter there was made by the model itself. One that was made of constants and random numbers alone, as those of a
+        module that is made in the pass, is a parameter like others.
+        """
         waiting = [number for number, _ in self._relatives(storage)]
         seen: set[int] = set()
         while waiting:
@@ -447,7 +451,11 @@ class Explainer:
             if number >= 0 and number not in seen:
                 seen.add(number)
                 record = self._log.operations[number]
-                if record.origin is Origin.INPUT:
+                if record.origin in (Origin.INPUT, Origin.SOURCE):
+                    return True
+                if record.function.is_collective:
+                    continue  # FSDP gathers the parameters it gives to modules
+                if min(record.parents, default=0) < 0:
                     return True
                 waiting += record.dependencies
         return False

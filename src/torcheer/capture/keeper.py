@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .._cleanup import pass_interrupts_on
 from .._torch.containers import replace_tensors, tensors_in
 from .._torch.functions.facts import TorchFunction
 from .._torch.internals import is_transforming
@@ -85,6 +86,7 @@ def _applied(postfunc: Callable[[Tensor], Any], tensor: Tensor, record: Operatio
         with torch.no_grad():
             result = postfunc(tensor)
     except Exception as error:
+        pass_interrupts_on(error)
         raise TorcheerError(
             f"activation_postfunc raised {type(error).__name__}: {error}\n"
             f"while keeping the output of {record.function.name!r}, shape {tuple(tensor.shape)}. "

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any, cast
 
+from .._cleanup import pass_interrupts_on
 from .._text import few
 from .._torch.containers import Arguments
 from .._torch.functions.facts import Origin, TorchFunction
@@ -84,7 +85,8 @@ class EarlyAnswers:
         index.is_unsure = False
         try:
             answer = bool(predicate(Index.operation(cast(Index, index), number)))
-        except Exception:
+        except Exception as error:
+            pass_interrupts_on(error)
             if index.is_unsure:  # what it needs may be there at the end
                 return True
             raise

@@ -22,7 +22,7 @@ from .._torch.containers import Path, find_tensors
 from .._torch.functions.facts import Origin
 from .._torch.gc_pause import fewer_collections
 from .._torch.internals import DisableTorchFunction, forget_custom_functions, may_be_compiled, missing_notes, run_uncompiled
-from .._torch.left_as_found import deeper_calls, left_as_found
+from .._torch.left_as_found import deeper_calls, left_as_found, told_before_restoring
 from .._torch.randomness import RandomState
 from .._torch.restore_state import StateRestorer
 from .._torch.source_code import CallSites, Site
@@ -151,6 +151,15 @@ class Session(Managed["Session"]):
         undone.last.callback(lambda: self._close(undone.error))
         undone.last.callback(self._note_lazy_states, restorer)
 
+    def expect_restoring(self, restorer: StateRestorer) -> None:
+        """A pass inside this recording is over, and what it wrote is about to be put back, which no watched call does."""
+        if self.watcher.is_here():
+            for storage in restorer.written_storages():
+                self.keeper.before_write(storage)
+            for tensor in restorer.backed_up:
+                if self.recorder.table.find(tensor) is not None:
+                    self.recorder.memory.lend(tensor, "outside")
+
     def _look_for_moves(self, undone: left_as_found) -> None:
         """Restoring a tensor whose memory was replaced (`t.data = …`) changes the version count of its kept alias: note the
         new count.
@@ -230,6 +239,8 @@ class _Watching(Managed[None]):
             undo.callback(leave_all, interceptor)  # for modules that an interrupt left without an exit
             _running.append(session)
             undo.callback(_running.remove, session)
+            told_before_restoring.append(session.expect_restoring)
+            undo.callback(told_before_restoring.remove, session.expect_restoring)
             _around.set((*_around.get(), session.mark))
             undo.callback(lambda: _around.set(tuple(one for one in _around.get() if one is not session.mark)))
             self._undo = undo.pop_all()

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._cleanup import pass_interrupts_on
 from .._torch.internals import DisableTorchFunction
 from ..history import Operation
 from ..log.records import TEMPLATE
@@ -402,7 +403,8 @@ def _same_arguments(alignment: Alignment, a: int, b: int) -> float:
     ours, theirs = alignment.a.log.rows[a][TEMPLATE], alignment.b.log.rows[b][TEMPLATE]
     try:
         return 1.0 if bool(ours == theirs) else 0.0
-    except Exception:  # a user-defined __eq__ may raise anything
+    except Exception as error:  # a user-defined __eq__ may raise anything
+        pass_interrupts_on(error)
         return 0.0
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .._text import few, plural
 from .._torch.internals import DisableTorchFunction
+from .._torch.thread_state import thread_left_as_found
 from ..errors import ActivationNotSaved, InvalidArgument
 from ..history import ModelHistory
 from ..log.run import run_of
@@ -78,6 +79,7 @@ _MUCH = 10  # multiple of the tolerance: a larger difference between typical val
 _MOST_CULPRITS = 4  # culprits that are searched one after another; other errors are in the table
 
 
+@thread_left_as_found
 def compare(
     a: ModelHistory, b: ModelHistory, *, names: Mapping[str, str] | None = None, tolerance: float | None = None
 ) -> Comparison:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._cleanup import pass_interrupts_on
 from .._torch.functions.facts import Origin
 from .._torch.functions.signatures import positional_names
 from .._torch.internals import DisableTorchFunction
@@ -394,5 +395,6 @@ def _is_same(one: Any, other: Any) -> bool:
         other = tuple(other)
     try:
         return bool(one == other) or (one is UNSAID and other is None) or (other is UNSAID and one is None)
-    except Exception:  # a user-defined __eq__ may raise anything
+    except Exception as error:  # a user-defined __eq__ may raise anything
+        pass_interrupts_on(error)
         return True

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._cleanup import pass_interrupts_on
 from .._torch.randomness import random_as_found
 from ..history import Operation
 from ..log.records import OperationRecord
@@ -84,7 +85,8 @@ class BackwardReplay(Observer):
             with torch.enable_grad(), random_as_found() if record.function.is_random else contextlib.nullcontext():
                 result = call_again(record, again_args, again_kwargs)
             self._made = record.number, result, again_args, again_kwargs, sources
-        except Exception:  # any error of a torch function
+        except Exception as error:  # whatever a torch function may raise
+            pass_interrupts_on(error)
             self.unknown.update(record.parents)
 
     def _followed(self, record: OperationRecord, given: list[Tensor]) -> tuple[list[Tensor], list[Source]]:
@@ -111,7 +113,8 @@ class BackwardReplay(Observer):
             _, result, args, kwargs, sources = self._made
             try:
                 self._collect(number, outcome(record, result, args, kwargs), sources)
-            except Exception:  # autograd may raise anything
+            except Exception as error:  # autograd may raise anything
+                pass_interrupts_on(error)
                 self.unknown.update(parent for parent, _ in sources)
         target = self._value(number)
         return self._replaced(number, value.detach(), target) if target is not None else value.detach()

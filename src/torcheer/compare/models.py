@@ -16,6 +16,7 @@ from .._torch.containers import Arguments, find_tensors, shares_no_container
 from .._torch.forward_backward import ForwardBackward
 from .._torch.inputs import LEFT_OUT, as_arguments, refuse_read_once
 from .._torch.internals import DisableTorchFunction
+from .._torch.thread_state import thread_left_as_found
 from ..api import load, log_forward_pass
 from ..errors import InvalidArgument
 from ..history import ModelHistory, Operation
@@ -100,6 +101,7 @@ def _named(operation: Operation) -> str:
 # The calls that run models and compare them.
 
 
+@thread_left_as_found
 def compare_models(
     model_a: Callable[..., object],
     model_b: Callable[..., object],

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from .._cleanup import pass_interrupts_on
 from .model import Edge, Graph, ModuleBox, Node
 
 
@@ -46,7 +47,8 @@ def _words(node: Node) -> object:
     """The arguments of a node as text; arguments that cannot be shown equal no others."""
     try:
         return str(node.arguments) if node.arguments is not None else ""
-    except Exception:  # a user-defined __repr__ may raise anything
+    except Exception as error:  # a user-defined __repr__ may raise anything
+        pass_interrupts_on(error)
         return object()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch import Tensor
 
+from .._cleanup import pass_interrupts_on
 from .._text import Shown, few
 from ..errors import SeveralPasses
 
@@ -78,7 +79,8 @@ def _same(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
     try:
         return bool(one == other)
-    except Exception:  # a user-defined __eq__ may raise anything
+    except Exception as error:  # a user-defined __eq__ may raise anything
+        pass_interrupts_on(error)
         return False
 
 

@@ -18,6 +18,7 @@ from .._torch.functions.facts import Origin
 from .._torch.inputs import LEFT_OUT, as_arguments
 from .._torch.internals import DisableTorchFunction
 from .._torch.randomness import RandomState
+from .._torch.thread_state import thread_left_as_found
 from ..analysis import Cost, MemoryTimeline, Summary, largest, memory_of, slowest, summary_of
 from ..analysis.attention import attention_in
 from ..analysis.nonfinite import nonfinite_of
@@ -490,6 +491,7 @@ class ModelHistory(Helpful):
         )
         return place
 
+    @thread_left_as_found
     def attention(self, key: AnyKey) -> Tensor | list[Tensor]:
         """The attention pattern (batch, heads, queries, keys) of a module or an operation; a list where there are several.
 
@@ -536,6 +538,7 @@ class ModelHistory(Helpful):
         """
         return show_page(self, compare=compare, title=title, previews=previews, max_bytes=max_bytes, metrics=metrics)
 
+    @thread_left_as_found
     def to_html(
         self,
         path: str | os.PathLike[str],
@@ -645,6 +648,7 @@ class ModelHistory(Helpful):
 
     # Running it again ---------------------------------------------------------------------------------------------
 
+    @thread_left_as_found
     def validate(self) -> ValidationReport:
         """Run the recorded graph again, from inputs, parameters and constants alone, and compare every value; try every edge.
 

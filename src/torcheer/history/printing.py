@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from .._cleanup import pass_interrupts_on
 from .._text import Column, Table, describe_shapes, human_size, listed, plural, sparkline
 from .._torch.internals import DisableTorchFunction
 from .._torch.measure import statistics_of
@@ -219,6 +220,7 @@ def _preview(operation: Operation) -> str:
         try:
             return _corner(value)
         except Exception as error:  # a class of the user's may raise anything
+            pass_interrupts_on(error)
             if type(value) in (Tensor, Parameter) and not isinstance(error, RuntimeError):
                 raise
             kind = value.dtype if type(value) in (Tensor, Parameter) else f"{type(value).__name__} of {value.dtype}"

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.overrides import TorchFunctionMode
 
+from .._cleanup import pass_interrupts_on
 from .._torch.containers import Path, get_path, replace_tensors, tensors_in
 from .._torch.functions import Kind, TorchFunction, facts, groups
 from .._torch.internals import DisableTorchFunction, base_of, function_modes, push_function_mode, take_off_function_mode
@@ -126,7 +127,8 @@ def differ(one: Tensor, other: Tensor) -> Tensor | bool:
             if one.is_meta or other.is_meta:
                 return one is not other
             return not torch.equal(one, other) if one.is_cpu and other.is_cpu else (one != other).any()
-        except Exception:  # torch does not compare some layouts and dtypes, nor within transforms; a class may raise anything
+        except Exception as error:  # torch does not compare some layouts and dtypes; a class may raise anything
+            pass_interrupts_on(error)
             return one is not other
 
 

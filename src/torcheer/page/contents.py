@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.nn.parameter import is_lazy
 
+from .._cleanup import pass_interrupts_on
 from .._torch.source_code import Site, Sources, lines_near, stack_of
 from ..analysis import Cost
 from ..graph import Edge, Graph, ModuleBox, Node, Place, PythonRead
@@ -333,6 +334,7 @@ def words_of(node: Node) -> str:
     try:
         return str(node.arguments)
     except Exception as error:  # a user-defined __repr__ may raise anything
+        pass_interrupts_on(error)
         return f"(cannot be shown: {type(error).__name__})"
 
 

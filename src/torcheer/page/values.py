@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.functional import adaptive_avg_pool2d
 
+from .._cleanup import pass_interrupts_on
 from .._text import plural
 from .._torch.internals import DisableTorchFunction
 from .._torch.measure import Statistics, dense, real, short, statistics_of
@@ -318,6 +319,7 @@ class Values:
         try:
             found = function(tensor.detach().clone())  # a copy, because the function may write to it
         except Exception as error:  # a user's function may raise anything
+            pass_interrupts_on(error)
             self._failed.setdefault(name, []).append(f"{self._nodes[number].key}, {type(error).__name__}: {error!s:.200}")
             return None
         try:
@@ -342,6 +344,7 @@ class Values:
         try:
             return look()
         except Exception as error:  # a tensor of a user-defined class may raise anything
+            pass_interrupts_on(error)
             self._unread.append(f"{node.key}, {type(error).__name__}: {error!s:.200}")
             return None
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._cleanup import pass_interrupts_on
 from .._torch.containers import Arguments, shares_no_container
 from .._torch.functions import groups
 from .._torch.functions.facts import Origin
@@ -50,6 +51,7 @@ def _try(check: Check, run: LoggedRun, model: Callable[..., Any], arguments: Arg
     try:
         changed, inputs = _changed_inputs(run, arguments)
     except Exception as error:  # a user-defined object may raise anything when it is copied
+        pass_interrupts_on(error)
         check.skipped = f"the arguments cannot be copied: {type(error).__name__}"
         return
     if not inputs:
@@ -59,6 +61,7 @@ def _try(check: Check, run: LoggedRun, model: Callable[..., Any], arguments: Arg
     try:
         expected = run_plainly(model, changed, run.log)
     except Exception as error:  # a model may raise anything for an input it does not take
+        pass_interrupts_on(error)
         check.skipped = f"the model does not take the changed input: {type(error).__name__}"
         return
     try:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from .._cleanup import pass_interrupts_on
 from .._torch.functions.structure import Role
 from .._torch.internals import DisableTorchFunction
 from .._torch.memory import alias, cloned, copied
@@ -298,7 +299,8 @@ class _Again:
                 random.start_from(self._state)
             try:
                 result = call_again(self.record, args, kwargs)
-            except Exception:  # a function may raise anything for a value it does not take
+            except Exception as error:  # a function may raise anything for a value it does not take
+                pass_interrupts_on(error)
                 return None
         found = [tensors[slot] for slot in self.record.details.mutated]
         found += tensors_of(result)

@@ -26,6 +26,7 @@ from .._torch.restore_state import WRITTEN_UNSEEN
 from .._torch.shapes import shape_of
 from .._torch.source_code import CodeTable, source_of
 from .._torch.tensor_table import PLAIN_CLASSES, storage_of, storages_of
+from .._torch.thread_state import thread_left_as_found
 from ..analysis.attention import head_axis
 from ..capture import Keeper, Policy
 from ..changes import Change, Given, as_change
@@ -299,6 +300,7 @@ def _count(tensor: Tensor) -> int | None:
 ReplayInputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]  # one for each input, or by label
 
 
+@thread_left_as_found
 def replay(run: LoggedRun, inputs: ReplayInputs | None = None, changes: Mapping[KeyType, Given] | None = None) -> LoggedRun:
     """A new run with other inputs or changed values, and everything downstream of them computed again."""
     if not run.log.is_complete:

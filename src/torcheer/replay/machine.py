@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.forward_ad import dual_level
 
+from .._cleanup import pass_interrupts_on
 from .._text import few
 from .._torch.containers import PLAIN, SavedObject, find_leaves, get_path
 from .._torch.functions import groups
@@ -353,6 +354,7 @@ class Machine:
         try:
             result = call_again(record, args, kwargs)
         except Exception as error:
+            pass_interrupts_on(error)
             raise _failed(record, f"cannot be run again: {type(error).__name__}: {error}") from error
         for number in numbers:
             try:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._cleanup import pass_interrupts_on
 from .._torch.internals import DisableTorchFunction, registered_containers
 
 _MOST_REPEATS = 10_000  # of containers that are held in several places; docs/validation.md says so
@@ -107,7 +108,8 @@ def _parts(value: Any) -> list[Any] | None:
             return list(value)
         if type(value) in registered_containers:
             return list(registered_containers[type(value)].flatten_fn(value)[0])
-    except Exception:  # a user-defined method may raise anything
+    except Exception as error:  # a user-defined method may raise anything
+        pass_interrupts_on(error)
         return []
     return None
 
@@ -144,6 +146,7 @@ def at(value: Any, path: tuple[Any, ...]) -> Any:
     for step in path:
         try:
             value = getattr(value, step) if type(step).__name__ == "Attribute" else value[step]
-        except Exception:  # a user-defined method may raise anything
+        except Exception as error:  # a user-defined method may raise anything
+            pass_interrupts_on(error)
             return None
     return value

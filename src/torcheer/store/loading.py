@@ -12,6 +12,7 @@ import torch
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
+from .._cleanup import pass_interrupts_on
 from .._files.tensor_files import TensorFile
 from .._text import few
 from .._torch.addresses import addressed, innermost, roots_of
@@ -130,6 +131,7 @@ def load_run(path: Path, functions: Iterable[Any] = ()) -> LoggedRun:
     except TorcheerError:
         raise
     except Exception as error:  # a damaged file may lead to any other error
+        pass_interrupts_on(error)
         raise UnreadableFile(
             f"{str(path)!r} cannot be read as a saved history: it is damaged ({type(error).__name__}: {error})."
         ) from error

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._cleanup import pass_interrupts_on
 from .._torch.internals import DisableTorchFunction
 from .._torch.memory import is_freed
 from .._torch.randomness import RandomState
@@ -38,7 +39,8 @@ def fingerprint(tensor: Tensor) -> str:
         with DisableTorchFunction(), torch.no_grad():
             for piece in _pieces(tensor):
                 digest.update(piece)
-    except Exception:  # a user-defined class may raise anything
+    except Exception as error:  # a user-defined class may raise anything
+        pass_interrupts_on(error)
         return ""
     return digest.hexdigest()
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._cleanup import pass_interrupts_on
 from .._torch.containers import Attribute, Members, Nth, Other, SavedObject, kind_of
 from .._torch.internals import nested_from_parts, nested_parts, quantised_from_parts, sparse_parts
 from .._torch.memory import COMPRESSED
@@ -158,6 +159,7 @@ def _printed(value: Any) -> str:
     try:
         return repr(blank(value))[:_LONGEST]
     except Exception as error:  # a user-defined __repr__ may raise anything
+        pass_interrupts_on(error)
         return f"(cannot be shown: {type(error).__name__})"
 
 

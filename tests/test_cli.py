@@ -108,7 +108,7 @@ def test_draw_without_an_output_shows(models, capsys):
         (["some_models:number"], "int, not a model"),
         (["some_models:net", "--input", "1,x"], "shape such as"),
         (["some_models:net", "--input", "1,4:floaty"], "shape such as"),
-        (["some_models:net", "--input", "1,4", "-o", "out.bmp"], ".svg, .png, .pdf, .tex, .dot"),
+        (["some_models:net", "--input", "1,4", "-o", "out.bmp"], ".svg, .png, .pdf, .dot"),
         (["some_models:net", "--input", "1,4", "-o", "nowhere/out.svg"], "cannot be written"),
         (["some_models:net", "--input", "1,4", "--depth", "deep"], "or 'all'"),
         (["some_models:net", "--input", "1,4", "--direction", "round"], "direction is one of"),

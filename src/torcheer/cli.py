@@ -386,7 +386,7 @@ def _add_model(command: argparse.ArgumentParser, *, takes_file: bool = True) -> 
 
 def _add_draw(draw: argparse.ArgumentParser) -> None:
     _add_model(draw)
-    draw.add_argument("-o", "--output", type=Path, help="an .svg, .png, .pdf, .tex or .dot file (default: shown)")
+    draw.add_argument("-o", "--output", type=Path, help="an .svg, .png, .pdf or .dot file (default: shown)")
     how = draw.add_mutually_exclusive_group()
     how.add_argument("--rolled", action="store_true", help="each layer once, however often it ran")
     how.add_argument("--unrolled", action="store_true", help="each pass of a layer on its own")

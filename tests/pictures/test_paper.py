@@ -1,11 +1,9 @@
-"""Pictures for papers: style, width, TikZ, and the neighbourhood of one module."""
+"""Pictures for papers: style, width, and the neighbourhood of one module."""
 
 from __future__ import annotations
 
 import io
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,11 +13,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 import torcheer
-from torcheer.demo import AlexNet, SimpleRecurrent
+from torcheer.demo import AlexNet
 from torcheer.errors import InvalidArgument, LayerNotFound, TorcheerError
 from torcheer.graph import focus, fold_repeats, roll
 from torcheer.pictures import make_picture, picture_options
-from torcheer.pictures.tikz import tex_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -80,7 +77,7 @@ def test_theme_and_legend_can_be_chosen_in_any_style(alexnet: torcheer.ModelHist
 def test_a_picture_is_as_wide_as_asked_for_in_every_form(
     alexnet: torcheer.ModelHistory, tmp_path: Path, width: str | float, inches: float
 ) -> None:
-    for ending in ("svg", "pdf", "png", "tex"):
+    for ending in ("svg", "pdf", "png"):
         alexnet.draw(tmp_path / f"a.{ending}", style="paper", width=width)
     root = ElementTree.parse(tmp_path / "a.svg").getroot()
     unit = {"cm": 2.54, "mm": 25.4, "in": 1.0, "pt": 72.0}
@@ -94,10 +91,6 @@ def test_a_picture_is_as_wide_as_asked_for_in_every_form(
     assert float(page[1]) == pytest.approx(72 * inches, abs=3)
     with Image.open(tmp_path / "a.png") as image:
         assert image.width == pytest.approx(300 * inches, abs=8)
-    tikz = (tmp_path / "a.tex").read_text()
-    (scale,) = map(float, re.findall(r"scale=([\d.]+)", tikz))
-    xs = [float(x) for x in re.findall(r"\((-?[\d.]+),-?[\d.]+\)", tikz)]
-    assert (max(xs) - min(xs)) * scale == pytest.approx(72 * inches, rel=0.12)
 
 
 @pytest.mark.parametrize(
@@ -119,62 +112,6 @@ def test_a_picture_is_as_wide_as_asked_for_in_every_form(
 def test_wrong_options_are_told_in_words(options: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(message)):
         picture_options(options)
-
-
-# TikZ -----------------------------------------------------------------------------------------------------------------
-
-
-def test_tikz_has_every_node_box_arrow_and_word(blocks: torcheer.ModelHistory) -> None:
-    picture = make_picture(blocks.graph, picture_options({"style": "paper"}))
-    tikz = picture.tikz
-    drawing = picture._drawing
-    assert tikz.count(r"\draw[-latex") == len(drawing.edges)
-    assert tikz.count("rectangle") == len(drawing.boxes) + len(drawing.nodes)
-    for node in drawing.nodes:
-        assert rf"{tex_text(node.lines[0])}}}" in tikz
-    assert tikz.count("{") == tikz.count("}")
-    assert tikz.count(r"\begin{") == tikz.count(r"\end{") == 1
-    assert set(re.findall(r"torcheer\d+", tikz)) == set(re.findall(r"definecolor\{(torcheer\d+)\}", tikz))
-    assert all(line.endswith((";", "}", "]", ",", ".")) for line in tikz.splitlines())
-    assert tikz.isascii()
-
-
-def test_names_cannot_break_out_of_tikz() -> None:
-    hostile = r"\input{/etc/passwd} $x_1$ 100% #1 & ~ ^ {a} é 模 --"
-    written = tex_text(hostile)
-    plain = re.sub(r"\\(textbackslash|textasciitilde|textasciicircum)\{\}|\\[{}$&#%_]", "", written)
-    assert not re.search(r"[\\$&#%_^~]", plain)
-    assert "é" in written
-    assert "模" not in written
-    history = torcheer.log_forward_pass(nn.ReLU(), torch.ones(2))
-    drawn = make_picture(history.graph, picture_options({"label": lambda node: hostile})).tikz
-    assert drawn.count(written) == 3
-
-
-def test_tikz_of_solids_scales_loops_and_notes(tmp_path: Path) -> None:
-    """Each has its own way to be drawn; where there is a LaTeX, it reads them all without an error."""
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.BatchNorm1d(4)) for _ in range(9))).eval()
-    history = torcheer.log_forward_pass(model, torch.ones(2, 4))
-    solids = history.draw(tmp_path / "solids.tex", nesting_depth=1, fold_repeats=False).tikz
-    assert solids.count("-- cycle") == 9
-    folded = history.draw(tmp_path / "folded.tex", fold_repeats=True, show_buffers=True, color_by="params").tikz
-    assert folded.count("dashed") >= 1
-    recurrent = torcheer.log_forward_pass(SimpleRecurrent(), torch.ones(1, 5))
-    noted = recurrent.draw(tmp_path / "noted.tex", rolled=True, theme="dark").tikz
-    assert re.search(r"\\node\[fill=torcheer\d+, inner sep=1bp\] at \(.*passes 2\{-\}4", noted)
-    latex = shutil.which("pdflatex")
-    if latex is not None:
-        body = "\n".join(rf"\input{{{name}.tex}}" for name in ("solids", "folded", "noted"))
-        document = rf"\documentclass{{article}}\usepackage{{tikz}}\begin{{document}}{body}\end{{document}}"
-        (tmp_path / "all.tex").write_text(document)
-        done = subprocess.run([latex, "-halt-on-error", "all.tex"], cwd=tmp_path, capture_output=True, check=False)
-        assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
-
-
-def test_tikz_goes_to_a_file_object_too(blocks: torcheer.ModelHistory) -> None:
-    text = io.StringIO()
-    blocks.draw(text, format="tex")
-    assert text.getvalue().startswith("% Blocks")
 
 
 # One part of a model --------------------------------------------------------------------------------------------------

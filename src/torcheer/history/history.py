@@ -434,7 +434,7 @@ class ModelHistory(Helpful):
         format: str | None = None,
         **options: Unpack[DrawOptions],
     ) -> Picture:
-        """Draw the graph: as SVG, PNG, PDF, TikZ or DOT to a path or file object, or on the screen.
+        """Draw the graph: as SVG, PNG, PDF or DOT to a path or file object, or on the screen.
 
         >>> import io, torch, torcheer
         >>> history = torcheer.log_forward_pass(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()), torch.ones(1, 2))
@@ -445,7 +445,7 @@ class ModelHistory(Helpful):
         Args:
             path: where to write; the ending says the form. Without one, a notebook shows what is returned, and elsewhere it is
                 saved in the current folder and, where there is a screen, opened.
-            format: `"svg"`, `"png"`, `"pdf"`, `"tex"` or `"dot"`, when the ending does not say.
+            format: `"svg"`, `"png"`, `"pdf"` or `"dot"`, when the ending does not say.
             options: the fields of `PictureOptions`, or one as `options=`; and `vis_opt="rolled"` or `"unrolled"`. A function in
                 `color_by` gets an `Operation`; a node that stands for several has their mean.
 

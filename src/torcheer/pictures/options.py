@@ -351,8 +351,8 @@ class PictureOptions:
         color_by: `"time"`, `"memory"`, `"params"`, `"flops"` and `"grad"` (the norm of the gradient) if known, or a function
             that returns a number.
         label: a format string of a node's fields (`"{type} {shape}"`), or a function of a `Node` that returns text.
-        style: `"screen"`, or `"paper"`: small and grey, with little text, without title and legend; written as `.pdf`,
-            `.svg` or `.tex`.
+        style: `"screen"`, or `"paper"`: small and grey, with little text, without title and legend; written as `.pdf`
+            or `.svg`.
         width: the width of the picture on screen or paper: `"8.5cm"`, `"80mm"`, `"3.3in"`, or a number of points.
         columns: the number of columns for a long model (rows, if it goes right or left). None: several if it is very tall
             and can be divided with few arrows between columns.

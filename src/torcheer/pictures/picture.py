@@ -22,12 +22,11 @@ from .layout import LEAST, first_laid_out, run_graphviz
 from .options import PictureOptions
 from .placing import place_words
 from .svg import light_svg
-from .tikz import tikz_text
 from .views import View, check_drawable, views
 from .wording import clean
 
 Target = str | os.PathLike[str] | IO[Any]  # a path or a file object
-FORMATS = ("svg", "png", "pdf", "tex", "dot")
+FORMATS = ("svg", "png", "pdf", "dot")
 _LONGEST = 16_000  # pixels per side of a PNG
 _AREA = 60e6  # pixels of a PNG
 _PRINTED = 300.0  # pixels per inch, if the picture has a width
@@ -60,11 +59,6 @@ class Picture:
         """The DOT source of the picture, before the layout."""
         return dot_text(self._drawing)
 
-    @property
-    def tikz(self) -> str:
-        """The picture as TikZ, for LaTeX."""
-        return tikz_text(self._drawing, self._places, self.size[0] / self._places.bounds.width)
-
     @cached_property
     def svg(self) -> str:
         """The picture as SVG."""
@@ -74,12 +68,10 @@ class Picture:
         return light_svg(self._drawn("svg"), titles, self.title, own_labels, self._width)
 
     def to_bytes(self, form: str) -> bytes:
-        """The picture in one of the formats `svg`, `png`, `pdf`, `tex` and `dot`."""
+        """The picture in one of the formats `svg`, `png`, `pdf` and `dot`."""
         form = check_form(form, FORMATS, "picture")
         if form == "svg":
             return self.svg.encode()
-        if form == "tex":
-            return self.tikz.encode()
         return self.dot.encode() if form == "dot" else self._drawn(form)
 
     def _drawn(self, form: str) -> bytes:

@@ -176,7 +176,9 @@ def run_extract(options: argparse.Namespace) -> int:
     """Run a model over a dataset and write the values of layers, with progress."""
     model: Any = find_model(options.model)
     if not isinstance(model, torch.nn.Module):
-        raise InvalidArgument(f"{options.model} is no nn.Module, whose layers could be read: it is a {type(model).__name__}.")
+        raise InvalidArgument(
+            f"{options.model} is not an nn.Module, so it has no layers to read: it is a {type(model).__name__}."
+        )
     data = make_object(options.data, find_object(options.data, "data", "my_data:make_loader"), "data")
     if options.device is not None:
         model = told(f"--device {options.device}", lambda: model.to(options.device))
@@ -204,7 +206,7 @@ def run_extract(options: argparse.Namespace) -> int:
         )
     except KeyboardInterrupt as interrupt:
         there = f": {str(interrupt).partition(' samples')[0]} samples" if interrupt.args else ""
-        print(f"\nInterrupted. The same command goes on with what is in {options.output}{there}.", file=sys.stderr)
+        print(f"\nInterrupted. The same command continues with the samples in {options.output}{there}.", file=sys.stderr)
         return 130
     if world()[0] == 0:
         _print(features)

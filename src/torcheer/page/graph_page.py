@@ -150,7 +150,7 @@ def read_payload(path: str | os.PathLike[str]) -> Plain:
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{name!r} is not JSON: it is not text.") from error
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{name} is not valid JSON ({error}).") from error
+        raise InvalidArgument(f"{name} is not JSON ({error}).") from error
     return check_payload(found, name)
 
 

@@ -52,7 +52,7 @@ class HeadAxis:
 class Change(ABC):
     """A change of a tensor, or of the part that `at` (an index) or `heads` (numbers of attention heads) selects."""
 
-    _is_held = False  # True if the change keeps the result of `new`: the model then gets a copy, because it may write to it
+    _is_held = False  # True if the change itself holds the tensor that `new` returns: the model then gets a copy
 
     def __init__(self, at: Index = None, heads: Sequence[int] | None = None) -> None:
         if at is not None and heads is not None:

@@ -35,7 +35,7 @@ def drawings(history, *where, **options):
 @pytest.mark.parametrize("where", [(), ("picture",), ("picture.svg",), (io.BytesIO(),)], ids=["shown", "path", "svg", "file"])
 def test_an_unknown_form_is_refused_by_name(history, where, form, tmp_path):
     for call in drawings(history, *where, format=form):
-        with pytest.raises(InvalidArgument, match=f"has the forms .*; got {form!r}"):
+        with pytest.raises(InvalidArgument, match=f"the formats of a .* are .*; got {form!r}"):
             call()
     assert not list(tmp_path.iterdir())
 
@@ -82,7 +82,7 @@ def test_what_is_written_in_one_form_goes_into_no_file_of_another_kind(history, 
         lambda: export_computational_graph(model, x, "graph.svg"),
     ]
     for call in wrong:
-        with pytest.raises(InvalidArgument, match="ends as a file of another kind does"):
+        with pytest.raises(InvalidArgument, match="has the ending of another kind of file"):
             call()
     assert not list(tmp_path.iterdir())
     for path in ("table.csv", "table.txt", "table", "table.2"):

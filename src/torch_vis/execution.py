@@ -161,7 +161,7 @@ def _checked(filepath: Any) -> Path:
         raise InvalidArgument(f"filepath is the path of a file to write; got {filepath!r:.80}.")
     path = Path(filepath)
     if path.suffix.lower() in _OTHERS:
-        raise InvalidArgument(f"the graph is written as .json, and {str(path)!r} ends as a file of another kind does.")
+        raise InvalidArgument(f"the graph is written as .json, and {str(path)!r} has the ending of another kind of file.")
     if path.is_dir():
         raise InvalidArgument(f"{str(path)!r} is a folder; give the path of a file, such as {str(path / 'graph.json')!r}.")
     if not path.parent.is_dir():

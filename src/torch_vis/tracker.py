@@ -134,7 +134,7 @@ class ComputationalGraphTracker:
         """Attach the graph up to this point to an exception."""
         self._memory["after"] = self._sample()
         if error is not None and (self.history is not None or self._calls is not None):
-            note = "torch_vis: what was tracked until then is on this exception, as error.tracker."
+            note = "torch_vis: the graph up to this error is on the exception, as error.tracker."
             torcheer.put_on(error, note, tracker=self)
 
     @property

@@ -96,7 +96,7 @@ try:
 except _metadata.PackageNotFoundError:  # running from a source tree that was never installed
     __version__ = "0+unknown"
 
-_MODULES = ("changes", "errors", "graph", "reducers")  # the public ones
+_MODULES = ("changes", "errors", "graph", "reducers")  # public modules
 
 
 def __dir__() -> list[str]:

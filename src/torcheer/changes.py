@@ -52,7 +52,7 @@ class HeadAxis:
 class Change(ABC):
     """A change of a tensor, or of the part that `at` (an index) or `heads` (numbers of attention heads) selects."""
 
-    _is_held = False  # True if the change keeps the result of `new`: the model then gets a copy, because it may write to it
+    _is_held = False  # True if the change itself holds the tensor that `new` returns: the model then gets a copy
 
     def __init__(self, at: Index = None, heads: Sequence[int] | None = None) -> None:
         if at is not None and heads is not None:
@@ -86,7 +86,7 @@ class Change(ABC):
         try:
             return self.new(part, whole, index)
         except (IndexError, RuntimeError, TypeError) as error:
-            raise InvalidArgument(f"{self} cannot be made of {where}, which has shape {shape_of(part)}: {error}") from error
+            raise InvalidArgument(f"{self} cannot be applied to {where}, which has shape {shape_of(part)}: {error}") from error
 
     def __repr__(self) -> str:
         options = [value for name, value in vars(self).items() if name not in ("at", "heads") and not name.startswith("_")]
@@ -119,7 +119,7 @@ def _short(value: Any) -> str:
 def fitting(new: Any, old: Tensor, where: str) -> Tensor:
     """`new` with the device and dtype of `old`. Raises if it is not a tensor, or differs in shape."""
     if not isinstance(new, Tensor) or shape_of(new) != shape_of(old):
-        nothing = "None: it has to return the new tensor" if new is None else type(new).__name__
+        nothing = "None: it must return the new tensor" if new is None else type(new).__name__
         came = shape_of(new) if isinstance(new, Tensor) else nothing
         raise InvalidArgument(f"the change of {where} must be a tensor of shape {shape_of(old)}; got {came}.")
     if not torch.can_cast(new.dtype, old.dtype):
@@ -140,7 +140,7 @@ def head_index(tensor: Tensor, heads: Sequence[int], where: str, known: HeadAxis
     if not dims:
         form = "(batch, heads, length, size)" + (f" with {' or '.join(map(str, known))} heads" if known else "")
         raise InvalidArgument(
-            f"which dimension of {where} are attention heads cannot be told: its shape {shape} is not {form}. A history tells "
+            f"the dimension of the attention heads in {where} is unknown: its shape {shape} is not {form}. A history shows "
             "where its elements go to attention, or come from it: like=history. at= takes any index."
         )
     _check_heads(heads, shape[dims[0]], where)
@@ -265,7 +265,7 @@ class replace(Change):  # noqa: N801
 
     def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
         if not isinstance(self.value, Tensor):
-            raise InvalidArgument("replace(history) takes the value of a key: give it as the change of one.")
+            raise InvalidArgument("replace(history) needs a key: use it as the change of a key.")
         return self.value[index] if index is not None and self.value.shape == whole.shape else self.value
 
     def at_key(self, key: object) -> Change:
@@ -308,7 +308,7 @@ class mean(Change):  # noqa: N801
 
     def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
         if _is_features(self.value):
-            raise InvalidArgument("mean(features) takes the mean of a key: give it as the change of one.")
+            raise InvalidArgument("mean(features) needs a key: use it as the change of a key.")
         given = _operand(torch.as_tensor(self.value), part)
         if self._is_of_whole and index is not None:
             return given.expand(whole.shape)[index]

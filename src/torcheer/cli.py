@@ -82,7 +82,7 @@ def make_object(name: str, found: Any, what: str) -> Any:
             f"{name} is a class that needs {', '.join(needed)}: name a function that makes the {what} without arguments."
         )
     if isinstance(found, type) or (not isinstance(found, torch.nn.Module) and callable(found) and _needed(found) == []):
-        return told(f"{name}()", found)
+        return reporting_errors(f"{name}()", found)
     return found
 
 
@@ -94,7 +94,7 @@ def find_model(name: str) -> Callable[..., Any]:
     return found.eval() if isinstance(found, torch.nn.Module) else found
 
 
-def told(what: str, call: Callable[[], T]) -> T:
+def reporting_errors(what: str, call: Callable[[], T]) -> T:
     """The result of a call. A model's error is reported in one line: the call, the error, where it was raised."""
     try:
         return call()
@@ -175,15 +175,17 @@ def run_extract(options: argparse.Namespace) -> int:
     """Run a model over a dataset and write the values of layers, with progress."""
     model: Any = find_model(options.model)
     if not isinstance(model, torch.nn.Module):
-        raise InvalidArgument(f"{options.model} is no nn.Module, whose layers could be read: it is a {type(model).__name__}.")
+        raise InvalidArgument(
+            f"{options.model} is not an nn.Module, so it has no layers to read: it is a {type(model).__name__}."
+        )
     data = make_object(options.data, find_object(options.data, "data", "my_data:make_loader"), "data")
     if options.device is not None:
-        model = told(f"--device {options.device}", lambda: model.to(options.device))
+        model = reporting_errors(f"--device {options.device}", lambda: model.to(options.device))
     addresses = {address for address, _ in model.named_modules()}
     transform, call = _transform(options.transform), _function(options.call)
     keep = [_kept(text) for text in options.keep] if options.keep else None
     try:
-        features = told(
+        features = reporting_errors(
             f"{options.model} over {options.data}",
             lambda: extract(
                 model,
@@ -203,7 +205,7 @@ def run_extract(options: argparse.Namespace) -> int:
         )
     except KeyboardInterrupt as interrupt:
         there = f": {str(interrupt).partition(' samples')[0]} samples" if interrupt.args else ""
-        print(f"\nInterrupted. The same command goes on with what is in {options.output}{there}.", file=sys.stderr)
+        print(f"\nInterrupted. The same command continues with the samples in {options.output}{there}.", file=sys.stderr)
         return 130
     if world()[0] == 0:
         _print(features)
@@ -312,7 +314,7 @@ def logged(options: argparse.Namespace, layers_to_save: str = "all") -> ModelHis
         return load(options.model)
     model, inputs = _model_and_inputs(options)
     with torch.no_grad():
-        return told(_words(options), lambda: log_forward_pass(model, inputs, layers_to_save=layers_to_save))
+        return reporting_errors(_words(options), lambda: log_forward_pass(model, inputs, layers_to_save=layers_to_save))
 
 
 def _model_and_inputs(options: argparse.Namespace) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
@@ -359,7 +361,9 @@ def run_log(options: argparse.Namespace) -> int:
     model, inputs = _model_and_inputs(options)
     where = None if options.params else path
     with torch.no_grad():
-        history = told(_words(options), lambda: log_forward_pass(model, inputs, layers_to_save=options.layers, save_to=where))
+        history = reporting_errors(
+            _words(options), lambda: log_forward_pass(model, inputs, layers_to_save=options.layers, save_to=where)
+        )
     if options.params:
         history.save(path, params=True)
     print(f"Written: {path}")
@@ -444,7 +448,9 @@ def make_input(text: str) -> torch.Tensor:
     except ValueError:
         raise InvalidArgument(f"an input is a shape such as 1,3,224,224 or 2,6:int64; got {text!r}.") from None
     is_float = dtype.is_floating_point
-    return told(f"--input {text}", lambda: torch.rand(shape).to(dtype) if is_float else torch.ones(shape, dtype=dtype))
+    return reporting_errors(
+        f"--input {text}", lambda: torch.rand(shape).to(dtype) if is_float else torch.ones(shape, dtype=dtype)
+    )
 
 
 # Keys -------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The models of the README, so that the demo needs nothing but torch."""
+"""The models of the README. They are defined here so that the demo needs only torch."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class CausalAttention(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Attention, then two layers for each token, each added to what came in."""
+    """Attention, then a two-layer MLP for each token, each with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

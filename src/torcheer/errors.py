@@ -122,7 +122,7 @@ class RunMismatch(TorcheerError):
 
 
 class SnapshotNotFound(TorcheerError, KeyError):
-    """A run has no such snapshot."""
+    """A run has no snapshot for this layer, kind or step."""
 
     def __str__(self) -> str:  # KeyError would show the repr of the message
         return str(self.args[0]) if self.args else ""

@@ -92,7 +92,7 @@ def units_of(values: Tensor, unit_dim: UnitDim) -> Units:
     dim = unit_dim + len(shape) if unit_dim < 0 else unit_dim
     if not (0 < dim < len(shape) or (dim == 0 and len(shape) == 1)):
         raise InvalidArgument(
-            f"unit_dim={unit_dim} is no dimension of units of values with shape {shape}: dimension 0 counts samples, "
+            f"unit_dim={unit_dim} is not a dimension of units for values with shape {shape}: dimension 0 counts samples, "
             f"so it is one of 1 to {len(shape) - 1}."
         )
     return Units(dim, (len(shape), shape[dim] if dim else 1), is_complex)
@@ -228,7 +228,7 @@ class Reducer(ABC):
                 raise ValueError
         except (KeyError, ValueError):
             forms = few((f"{name} {tensor.dtype} {tuple(tensor.shape)}" for name, tensor in tensors.items()), 8)
-            raise UnreadableFile(f"these tensors are no state of {self}: {forms}.") from None
+            raise UnreadableFile(f"these tensors are not a state of {self}: {forms}.") from None
         return dict(tensors)
 
     def _is_state(self, tensors: Mapping[str, Tensor], units: Units) -> bool:
@@ -762,7 +762,9 @@ class TopK(Reducer):
         if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1:
             raise InvalidArgument(f"TopK keeps a number of samples for each unit, 1 or more; got {self.k!r}.")
         if self.positions not in ("mean", "max"):
-            raise InvalidArgument(f"positions is 'mean' or 'max': what counts of a sample's positions; got {self.positions!r}.")
+            raise InvalidArgument(
+                f"positions is 'mean' or 'max': how a sample's positions are combined; got {self.positions!r}."
+            )
         if not isinstance(self.largest, bool):
             raise InvalidArgument(f"largest is True or False; got {self.largest!r}.")
 
@@ -848,7 +850,7 @@ def reducer_from(description: object) -> Reducer:
     TopK(k=5)
     """
     if not isinstance(description, dict) or description.get("reducer") not in KINDS:
-        raise InvalidArgument(f"this describes none of the reducers {', '.join(KINDS)}: {description!r:.80}.")
+        raise InvalidArgument(f"this does not describe any of the reducers {', '.join(KINDS)}: {description!r:.80}.")
     options = {name: value for name, value in description.items() if name != "reducer"}
     kind = KINDS[description["reducer"]]
     if not options.keys() <= {one.name for one in fields(kind)}:

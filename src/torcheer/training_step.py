@@ -1,4 +1,4 @@
-"""One step of a model, forward and backward, logged or watched, that leaves everything as it was."""
+"""`TrainingStep`: one forward and backward pass of a model, logged or watched, after which everything is restored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TrainingStep:
-    """A forward pass of a model and, when its result requires gradients, a backward pass as from the sum of that.
+    """A forward pass of a model and, if its result requires gradients, a backward pass from the sum of the result.
 
     >>> import torch, torcheer
     >>> step = torcheer.TrainingStep(torch.nn.Linear(2, 3), torch.ones(1, 2))
@@ -34,10 +34,10 @@ class TrainingStep:
     [(':1', 1)]
 
     Args:
-        model: the module. It, its gradients, the inputs and the random states are left as they were, whichever way it is run.
+        model: the module. It, its gradients, the inputs and the random states are restored after each run.
         inputs: as `input_args` of `log_forward_pass`.
-        include_loss: compute the sum of the float outputs, so that it and its gradients are part of what is recorded.
-        called: the name of the function that the user called, for errors that show the right call.
+        include_loss: compute the sum of the float outputs, so that the sum and its gradients are recorded.
+        called: the name of the function that the user called, for errors.
 
     Under `torch.no_grad()` there is no backward pass.
     """
@@ -47,7 +47,7 @@ class TrainingStep:
             raise InvalidArgument(f"model must be an nn.Module; got {type(model).__name__}: {model!r:.80}.")
         self.model = model
         self.include_loss = include_loss
-        self.history: ModelHistory | None = None  # of the last `log`, also where the step raised
+        self.history: ModelHistory | None = None  # of the last `log`, even if the step raised
         self.module_calls: ModuleCalls | None = None  # of the last `watch_modules`, likewise
         self._called = called
         self._arguments = as_arguments(model, inputs, call=called)
@@ -69,9 +69,9 @@ class TrainingStep:
         return self.history
 
     def watch_modules(self, *, timing: bool = True) -> ModuleCalls:
-        """Run the step and watch its modules only.
+        """Run the step and watch only its modules.
 
-        Writes are not watched in such a step, so parameters, buffers and inputs are copied first.
+        Parameters, buffers and inputs are copied first, because writes to them are not watched.
         """
         self.module_calls = None
         model = without_parallelism(self.model)

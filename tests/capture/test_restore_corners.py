@@ -618,7 +618,7 @@ def test_hooks_that_the_pass_puts_on_tensors_are_removed():
 def test_what_autograd_knows_of_a_computed_input_that_is_overwritten_is_named():
     given = torch.rand(3, 4, requires_grad=True) * 2
     values = given.clone()
-    with pytest.warns(StateNotRestored, match=r"an input of shape \(3, 4\).*its autograd state cannot be put back"):
+    with pytest.warns(StateNotRestored, match=r"an input of shape \(3, 4\).*its autograd state cannot be restored"):
         torcheer.log_forward_pass(Stateful(write_input), given)
     assert torch.equal(given, values)
 

@@ -521,7 +521,7 @@ def test_what_is_no_history_is_refused(model, x):
 
 
 def test_names_that_no_module_has_are_refused(model, x):
-    with pytest.raises(tl.InvalidArgument, match="no module of a is called"):
+    with pytest.raises(tl.InvalidArgument, match="no module of a has"):
         tl.compare_models(model, model, x, names={"h": "0"})
 
 

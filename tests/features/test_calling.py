@@ -68,11 +68,13 @@ def test_forward_gets_what_it_requires_and_the_rest_are_labels(model, batch, arg
 def test_what_is_not_clear_is_asked_for():
     with pytest.raises(InvalidArgument, match=r"which of the 2 items .* call=lambda model, batch: model\(batch\[0\]\)"):
         Calling(Optional()).arguments((X, Z))
-    with pytest.raises(InvalidArgument, match=r"no item of the batch is named as a parameter of Two.forward \(x, y, mask\)"):
+    with pytest.raises(
+        InvalidArgument, match=r"no item of the batch has the name of a parameter of Two.forward \(x, y, mask\)"
+    ):
         Calling(Two()).arguments({"pixels": X})
     with pytest.raises(InvalidArgument, match=r"missing a required argument: 'y'"):
         LayerReader(Two(), "output", (X,))
-    with pytest.raises(InvalidArgument, match="how many samples"):
+    with pytest.raises(InvalidArgument, match="the number of samples"):
         Calling(One()).samples(torch.tensor(1.0))
     with pytest.raises(InvalidArgument, match=r"model is an nn.Module; got"):
         Calling(lambda x: x)

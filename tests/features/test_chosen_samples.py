@@ -186,10 +186,10 @@ def test_a_sheet_without_samples_says_so(tmp_path):
         (3, "pictures are a dataset"),
         ("folder", "pictures are a dataset"),
         (PICTURES[:5], "no sample 7: give the dataset"),
-        (["a text"] * 30, "no picture file of that name"),
-        (np.zeros((30, 7, 5, 5)), "no picture"),
+        (["a text"] * 30, "not the name of a picture file"),
+        (np.zeros((30, 7, 5, 5)), "not a picture"),
         ([{"label": 3}] * 30, r"no picture among \['label'\]"),
-        (lambda number: None, "no picture"),
+        (lambda number: None, "not a picture"),
     ],
 )
 def test_what_is_no_picture_is_refused(pictures, message):

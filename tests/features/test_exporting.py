@@ -54,6 +54,6 @@ def test_an_export_deletes_nothing_that_is_there(features, tmp_path, monkeypatch
     if what == "link":
         target.symlink_to(tmp_path / "home")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(NotWritten, match="something at"):
+    with pytest.raises(NotWritten, match="exists already"):
         (features if whole else features["0"]).export(target)
     assert sorted(tmp_path.rglob("*")) == before

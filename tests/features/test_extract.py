@@ -240,11 +240,11 @@ class Backwards(Sampler[int]):
         ({"shuffle": True}, "RandomSampler: it gives samples in a random order"),
         (
             {"sampler": SubsetRandomSampler(range(50))},
-            r"SubsetRandomSampler: sample \d+ of the dataset comes where sample \d+ should",
+            r"SubsetRandomSampler: sample \d+ of the dataset comes in the place of sample \d+",
         ),
-        ({"sampler": Backwards()}, "Backwards: sample 99 of the dataset comes where sample 0 should"),
+        ({"sampler": Backwards()}, "Backwards: sample 99 of the dataset comes in the place of sample 0"),
         ({"sampler": DistributedSampler(X, 2, 0)}, r"DistributedSampler, and extract\(\) divides the data among processes"),
-        ({"batch_sampler": [[0, 2], [1, 3]]}, "sample 2 of the dataset comes where sample 1 should"),
+        ({"batch_sampler": [[0, 2], [1, 3]]}, "sample 2 of the dataset comes in the place of sample 1"),
     ],
 )
 def test_a_loader_in_another_order_is_refused_with_the_reason(net, tmp_path, options, said):
@@ -600,7 +600,7 @@ def test_a_full_disk_is_told_and_the_rest_is_done_later(net, tmp_path, monkeypat
         ({"x": X}, "first", {}, r"For a single batch: data=\[batch\]"),
         (3, "first", {}, "data is a DataLoader, a Dataset or an iterable of batches"),
         (torch.tensor(1.0), "first", {}, "its first dimension should be samples"),
-        (LOADER, "first", {"block": 0}, "block is how many samples"),
+        (LOADER, "first", {"block": 0}, "block is the least number of samples"),
         (LOADER, "first", {"keep": "mean"}, "keep takes reducers"),
         (LOADER, "first", {"keep": {"frist": None}}, "Did you mean 'first'"),
     ],
@@ -651,7 +651,7 @@ def test_batches_that_do_not_fit_the_model_are_told_how_to_say_it(tmp_path):
             return a + b
 
     for batch in ((X,), {"a": X, "c": X}):
-        with pytest.raises(tl.InvalidArgument, match=r"Say how a batch goes into the model: call=lambda model, batch"):
+        with pytest.raises(tl.InvalidArgument, match=r"Define how the model is called with a batch: call=lambda model, batch"):
             extract(Two().eval(), [batch], "output", tmp_path)
 
 
@@ -1059,6 +1059,6 @@ def test_what_has_no_values_is_refused_before_anything_is_written(where, tmp_pat
         model.to("meta")
     else:
         data = data.to("meta")
-    with pytest.raises(tl.InvalidArgument, match="'0': what is stored are values; it is on the meta device"):
+    with pytest.raises(tl.InvalidArgument, match="'0': only values can be stored; it is on the meta device"):
         tl.extract(model, data, ["0"], to=tmp_path / "features", progress=False)
     assert not (tmp_path / "features").exists()

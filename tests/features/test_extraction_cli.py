@@ -125,7 +125,7 @@ def test_layers_are_typed_as_keys(program):
 
 def test_an_interrupt_says_that_the_command_goes_on(program, capsys):
     assert command("--block", "6", data="interrupted") == 130
-    assert "Interrupted. The same command goes on with what is in features: 18 samples." in capsys.readouterr().err
+    assert "Interrupted. The same command continues with the samples in features: 18 samples." in capsys.readouterr().err
     assert len(tl.open_features("features")["conv"]) == 18
 
 
@@ -160,5 +160,5 @@ def test_what_is_wrong_is_told_in_words(program, refused, arguments, said):
 
 def test_a_function_has_no_layers_and_a_folder_no_features(program, refused):
     told = refused(["extract", "torch:relu", "some_extraction:loader", "--layers", "x", "-o", "features"])
-    assert "torch:relu is no nn.Module, whose layers could be read" in told
+    assert "torch:relu is not an nn.Module, so it has no layers to read" in told
     assert "there are no features in nowhere" in refused(["features", "nowhere"])

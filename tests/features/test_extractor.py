@@ -247,8 +247,8 @@ def test_what_cannot_be_an_extractor_is_refused(make, said):
         (np.zeros((2, 3)), 'batch_format="numpy"'),
         ({}, "got none"),
         ({"a": pictures(2), "b": pictures(3)}, "one row for each sample; got 'a' \\(float32 \\[2, 3, 6, 6\\]\\)"),
-        ({"a": pictures(2), "b": pictures(2)}, "no column is named as a parameter of Net.forward; .* inputs='a'"),
-        ({"a": np.array(["x"])}, "no column is named as a parameter of Net.forward"),
+        ({"a": pictures(2), "b": pictures(2)}, "no column has the name of a parameter of Net.forward; .* inputs='a'"),
+        ({"a": np.array(["x"])}, "no column has the name of a parameter of Net.forward"),
         ({"pictures": pictures(2), "conv": pictures(2)}, "a column 'conv' already.* layers={'conv_features': 'conv'}"),
     ],
 )

@@ -136,7 +136,7 @@ def test_means_of_features_replace_values_while_a_model_runs(features):
     )
     with pytest.raises(LayerNotFound, match="no layer '0' in these features"):
         tl.intervene(MODEL, {"0": changes.mean(features)})
-    with pytest.raises(InvalidArgument, match="give it as the change of one"):
+    with pytest.raises(InvalidArgument, match="use it as the change of a key"):
         changes.mean(features)(CONV)
 
 

@@ -179,7 +179,7 @@ def test_transforms_see_the_batch_and_its_mask(transform, expected, side):
     batch = {"input_ids": torch.randint(0, 50, (2, 4)), "attention_mask": mask, "topic": torch.tensor([1, 2])}
     if expected is None:
         with pytest.raises(
-            InvalidArgument, match=r"'h.0': the first dimension of what is stored is samples, and batch 0 has 2"
+            InvalidArgument, match=r"'h.0': the first dimension of a stored tensor must be samples, and batch 0 has 2"
         ):
             LayerReader(model, ["h.0"], batch, transform=transform).read(batch)
         return
@@ -325,7 +325,7 @@ def test_a_layer_that_a_later_batch_does_not_reach_is_named():
         assert list(reader.read(torch.rand(3, 2), 0)) == ["always", "some"]
         with pytest.raises(PlaceNotReached, match=r"'some' \(.*\) was not reached in batch 7"):
             reader.read(torch.rand(2, 2), 7)
-        with pytest.raises(PlaceNotReached, match=r"batch 8 did not run as .*'some' was called more often"):
+        with pytest.raises(PlaceNotReached, match=r"batch 8 did not run like .*'some' was called more often"):
             reader.read(torch.rand(5, 2), 8)
         assert reader.read(torch.rand(4, 2), 9)["some"].shape == (4, 2)
 
@@ -350,7 +350,7 @@ def test_a_value_that_only_some_batches_overwrite_is_right_in_all():
 @pytest.mark.parametrize(
     ("layers", "settings", "error", "said"),
     [
-        ([], {}, InvalidArgument, "layers are the keys"),
+        ([], {}, InvalidArgument, "layers must be keys"),
         (["firts"], {}, LayerNotFound, "first"),
         (["first"], {"transform": "median"}, InvalidArgument, "mean, max, first_token, last_token"),
         (["first"], {"transform": {"fisrt": "mean"}}, InvalidArgument, "Did you mean 'first'"),
@@ -373,7 +373,7 @@ def test_a_first_dimension_that_is_not_samples_is_refused_with_the_transform_to_
     with pytest.raises(InvalidArgument, match=r"batch 2 has 5; it gave a Tensor of shape \(1, 3, 6\)"):
         reader.read(batch, 2)
     sparse = LayerReader(nn.Linear(4, 2), ["output"], batch, transform=lambda tensor: tensor.to_sparse())
-    with pytest.raises(InvalidArgument, match=r"dense tensor; its transform returned torch.sparse_coo"):
+    with pytest.raises(InvalidArgument, match=r"dense tensors can be stored; its transform returned torch.sparse_coo"):
         sparse.read(batch)
 
 

@@ -321,7 +321,7 @@ def test_tensors_that_are_no_state_are_refused(reducer):
     units = [[1, 0, 4, -3], [4, 0, 4, 3], [1, 0, 65, 3], [1]]  # a negative count, no such dimension, too many, too short
     wrong += [{**state, "more": torch.zeros(3)}, *({**state, "units": torch.tensor(numbers)} for numbers in units)]
     for tensors in wrong:
-        with pytest.raises(UnreadableFile, match="no state of"):
+        with pytest.raises(UnreadableFile, match="not a state of"):
             reducer.from_tensors(tensors)
 
 
@@ -382,10 +382,10 @@ def test_positions_may_be_of_any_number():
         (lambda: Histogram([0, INF]), "finite"),
         (lambda: Histogram("auto"), "no bins, edges"),
         (lambda: Histogram(10, range=(1, 1)), "a range that ascends"),
-        (lambda: result_of(Mean(unit_dim=4), torch.zeros(2, 3)), "no dimension of units"),
+        (lambda: result_of(Mean(unit_dim=4), torch.zeros(2, 3)), "not a dimension of units"),
         (lambda: result_of(Mean(unit_dim=0), torch.zeros(2, 3)), "dimension 0 counts samples"),
         (lambda: result_of(Mean(), torch.zeros(2, 3, device="meta")), "device meta"),
-        (lambda: reducer_from({"reducer": "os.system"}), "none of the reducers Mean, Covariance"),
+        (lambda: reducer_from({"reducer": "os.system"}), "not describe any of the reducers Mean, Covariance"),
         (lambda: reducer_from({"reducer": "Mean", "command": 1}), "no such options"),
     ],
 )

@@ -304,7 +304,7 @@ def test_layers_are_chosen_by_names_and_globs():
     found = similarity(a, a, layers={"a": ["blocks.1.mlp"], "b": "**.attn"})
     assert (found.layers_a, found.layers_b) == (["blocks.1.mlp"], ["blocks.0.attn", "blocks.1.attn", "blocks.2.attn"])
     assert similarity(a, {"head": a["blocks.0.mlp"]}, layers=["head", "blocks.0.*"]).shape == (2, 1)
-    with pytest.raises(LayerNotFound, match=r"'mlp' is no layer of a; there are blocks\.0\.mlp"):
+    with pytest.raises(LayerNotFound, match=r"'mlp' is not a layer of a; there are blocks\.0\.mlp"):
         similarity(a, layers=["mlp"])
     with pytest.raises(LayerNotFound, match="is a layer of b, which has head"):
         similarity(a, {"head": a["blocks.0.mlp"]}, layers=["blocks.0.mlp"])
@@ -325,7 +325,7 @@ def test_the_result_is_looked_up_printed_and_exported():
     assert f"{found['narrow', 'first']:.2f}  {found['narrow', 'second']:.2f}" in text
     assert "columns: 1 first, 2 second" in text
     assert "<img" in found._repr_html_()
-    with pytest.raises(LayerNotFound, match="'third' is none of the layers first, second"):
+    with pytest.raises(LayerNotFound, match="'third' is not among the layers first, second"):
         found["wide", "third"]
 
 

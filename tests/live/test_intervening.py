@@ -420,15 +420,15 @@ def test_what_is_no_change_is_refused_before_the_model_runs(net, given, said):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda tensor: None, "'blocks.0' .* got None: it has to return the new tensor"),
+        (lambda tensor: None, "'blocks.0' .* got None: it must return the new tensor"),
         (lambda tensor: 3, "must be a tensor of shape .*; got int"),
         (torch.zeros(3), r"'blocks.0' \(what 'blocks.0' returned\) must be a tensor of shape \(2, 5, 8\); got \(3,\)"),
         (lambda tensor: tensor * 1j, "must be torch.float32, or a dtype that can be cast to it; got torch.complex64"),
         (changes.zero(at=7), "selects nothing of 'blocks.0'"),
-        (changes.add(torch.zeros(3)), r"add\(<tensor \(3,\)>\) cannot be made of 'blocks.0'"),
-        (changes.mean(torch.zeros(3)), "mean.* cannot be made of 'blocks.0'"),
-        (changes.swap(0, 9), "swap.* cannot be made of 'blocks.0'"),
-        (changes.zero(heads=[0]), "which dimension of 'blocks.0' .* cannot be told"),
+        (changes.add(torch.zeros(3)), r"add\(<tensor \(3,\)>\) cannot be applied to 'blocks.0'"),
+        (changes.mean(torch.zeros(3)), "mean.* cannot be applied to 'blocks.0'"),
+        (changes.swap(0, 9), "swap.* cannot be applied to 'blocks.0'"),
+        (changes.zero(heads=[0]), "the dimension of the attention heads in 'blocks.0' .* is unknown"),
     ],
 )
 def test_what_a_change_gives_is_checked_with_an_error_that_names_the_place(net, x, change, said):

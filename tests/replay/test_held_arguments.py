@@ -234,7 +234,7 @@ def test_an_iterator_that_cannot_be_taken_back_is_named():
     for values in (itertools.count(2), iter([2.0])):
         model = Reading(values)
         model.register_forward_hook(lambda module, args, out: next(module.values, None) and None)
-        with pytest.warns(torcheer.StateNotRestored, match="'values'.*read on in an iterator"):
+        with pytest.warns(torcheer.StateNotRestored, match="'values'.*advanced an iterator"):
             torcheer.log_forward_pass(model, x)
 
 

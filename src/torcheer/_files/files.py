@@ -39,7 +39,7 @@ def kind_of(path: str | os.PathLike[str]) -> str:
 def check_ending(path: Any, kind: str, what: str) -> None:
     """Raise if the ending of a path names another kind of file than `kind`."""
     if isinstance(path, (str, os.PathLike)) and (named := kind_of(path)) and named != kind:
-        raise InvalidArgument(f"the {what} is written as .{kind}, and {str(path)!r} ends as a file of another kind does.")
+        raise InvalidArgument(f"the {what} is written as .{kind}, and {str(path)!r} has the ending of another kind of file.")
 
 
 def form_of(target: Any, given: Any, forms: Collection[str], what: str, default: str | None = None) -> str:
@@ -74,7 +74,7 @@ def check_form(given: Any, forms: Collection[str], what: str) -> str:
     form = given.lower().removeprefix(".") if isinstance(given, str) else ""
     form = _SAME.get(form, form)
     if form not in forms:
-        raise InvalidArgument(f"a {what} has the forms {', '.join(forms)}; got {given!r:.80}.")
+        raise InvalidArgument(f"the formats of a {what} are {', '.join(forms)}; got {given!r:.80}.")
     return form
 
 

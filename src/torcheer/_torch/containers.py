@@ -317,7 +317,7 @@ def _build_members(value: Members, steps: list[Any], items: list[Any]) -> Any:
     return made if len(made) == len(items) else Members(value.like, items)
 
 
-# The kinds of these classes ---------------------------------------------------------------------------------------------
+# Kinds of Python's own classes ---------------------------------------------------------------------------------------------
 
 TUPLE = Kind(_read_sequence(tuple.__iter__), _build_tuple)
 NAMED = Kind(_read_named, _build_tuple)

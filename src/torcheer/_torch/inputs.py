@@ -81,8 +81,8 @@ def refuse_read_once(arguments: Arguments, call: str) -> None:
         except Exception as error:
             pass_interrupts_on(error)
             raise InvalidArgument(
-                f"{call}() runs the model several times, and an argument holds a {type(item).__name__}, which can be read "
-                "only once. Give what it yields as a list, or iter() of a list."
+                f"{call}() runs the model several times, and an argument contains a {type(item).__name__}, which can be read "
+                "only once. Pass its items as a list, or iter() of a list."
             ) from error
 
 
@@ -201,7 +201,7 @@ def _signature(function: Any, follow_wrapped: bool) -> Signature | None:
 
 
 # Functions that take batches, and their advice if a batch does not fit the model.
-_OF_BATCHES = {"extract": "Say how a batch goes into the model: call=lambda model, batch: model(…)."}
+_OF_BATCHES = {"extract": "Define how the model is called with a batch: call=lambda model, batch: model(…)."}
 
 
 # Errors before the model runs ------------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ def _right_call(value: Any, call: str, *, takes_one: bool = False) -> str:
     if isinstance(value, (list, tuple)):
         items = _joined([f"items[{n}]" for n in range(min(max(len(value), 1), 3))])
         if len(value) == 1:
-            return f"A {type(value).__name__} is one argument. For what is in it: {call}(model, items[0])."
+            return f"A {type(value).__name__} is one argument. For its items: {call}(model, items[0])."
         one = f"For one of its items: {call}(model, items[0])."
         if takes_one:
             return f"forward takes one argument, which is the whole {type(value).__name__}. {one}"

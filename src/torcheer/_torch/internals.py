@@ -814,7 +814,7 @@ def is_compiled(module: Module) -> bool:
 def is_inside_compiled_code() -> bool:
     """True if code that torch.compile is compiling made this call: torch would compile the caller, too.
 
-    If torch lacks the private name, torch itself raises that a stance cannot be set there.
+    If torch lacks the private name, this returns False, and torch raises an error when a stance is set there.
     """
     if torch.compiler.is_dynamo_compiling():  # it reads this function itself
         return True

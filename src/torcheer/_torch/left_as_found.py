@@ -164,4 +164,4 @@ class left_as_found(Managed["left_as_found"]):  # noqa: N801 - used as a functio
             if drew:
                 self.restorer.problems.append(what)
             elif drew is None or not name.startswith("torch"):
-                self._notes.append(f"{what}, moved while the pass ran, and was left as it was then.")
+                self._notes.append(f"{what}, changed during the pass, and was not restored.")

@@ -241,7 +241,7 @@ class Position:
         if isinstance(self._state, tuple) and len(self._state) > 2:
             self.subject.__setstate__(self._state[2])
         if self.is_changed:
-            raise ValueError("the pass read on in an iterator, which cannot be taken back")
+            raise ValueError("the pass advanced an iterator, which cannot be rewound")
 
 
 def _position_of(iterator: Any) -> Any:

@@ -110,7 +110,7 @@ class AutogradState:
         tensor = self.tensor
         if self._root.grad_fn is not self._node:
             if not self.can_be_restored:
-                raise RuntimeError("the pass wrote to it in place, and its autograd state cannot be put back")
+                raise RuntimeError("the pass wrote to it in place, and its autograd state cannot be restored")
             tensor.detach_()
         if tensor.requires_grad is not self._is_required:
             tensor.requires_grad_(self._is_required)
@@ -1016,7 +1016,7 @@ class StateRestorer:
                 del hooks[number]
 
     def _new_hooks(self) -> Iterable[tuple[dict[Any, Any], dict[int, Any]]]:
-        """The dictionaries of hooks with the hooks registered by this pass: hook ids increase."""
+        """(dictionary of hooks, the hooks in it that this pass registered). Later hooks have larger ids."""
         if RemovableHandle.next_id == self._first_new_hook:
             return
         named = chain.from_iterable(saved.items() for _, saved in self._attributes)

@@ -303,7 +303,7 @@ def unwrap(tensor: Tensor) -> Tensor:
 
 
 def extent(tensor: Tensor) -> tuple[int, int, bool]:
-    """The bytes of its storage that `tensor` reaches, as a half-open range, and whether it holds all of them."""
+    """The half-open byte range of `tensor` in its storage, and True if it uses every byte of the range."""
     if is_lazy(tensor) or tensor.is_nested:
         return 0, 1 << 62, False
     if tensor.layout is not torch.strided or is_functorch_wrapped(tensor):
@@ -320,7 +320,7 @@ def extent(tensor: Tensor) -> tuple[int, int, bool]:
 
 
 def is_same_view(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one storage show the same elements in the same way."""
+    """True if two tensors of one storage are the same view of it."""
     return (
         type(one) in PLAIN_CLASSES
         and type(other) in PLAIN_CLASSES

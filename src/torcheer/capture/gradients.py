@@ -144,7 +144,7 @@ class Following:
         self._left_behind: Callable[[], LeftBehind | None] | None = None  # None: the pass left nothing behind
         self._key = object()
         self._handles: list[Any] = []  # of hooks on leaf tensors, which may outlive the graph
-        self._many = 1_000  # number of handles at which those of dead nodes are removed
+        self._many = 1_000  # number of handles at which handles of dead nodes are removed
         weakref.finalize(backward, _remove, self._handles).atexit = False
 
     def keep(self, left: LeftBehind, outputs: Iterable[Tensor]) -> None:
@@ -297,7 +297,7 @@ class GradientWatcher:
                 self._tie(number, tensor)
 
     def expect(self, roots: Iterable[Tensor]) -> None:
-        """A backward pass begins at these tensors: note whether one of them is a parameter or an input."""
+        """A backward pass begins at these tensors: note if one is a parameter or an input."""
         known = [one for one in roots if one.requires_grad and self._number_of_leaf(one) is not None]
         self._backward.begins_outside = any(map(self.is_given, known))
 

@@ -134,7 +134,7 @@ class Keeper:
         self.shared: set[int] = set()  # storages that code outside torch can write to: tensors in them are copied at once
         self._by_storage: dict[int, list[Holder]] = {}
         self._filed = 0  # how many operations are in `_by_storage`
-        self._latest: int | None = None  # an operation that is not kept, whose arguments are held until the next
+        self._latest: int | None = None  # an operation that is not kept; its arguments are held until the next operation
 
     def keep_if_wanted(self, number: int, tensor: Tensor) -> None:
         """Keep `tensor` as the activation of an operation, if the selection wants it."""

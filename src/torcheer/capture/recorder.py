@@ -75,7 +75,7 @@ class UnseenWatch:
         """Warn once about a collective that no watched call started."""
         message = (
             "a collective ran that could not be seen, such as a method of a process group. The tensors it may have written to "
-            "are not served. Call the functions of torch.distributed instead."
+            "are marked as lost. Call the functions of torch.distributed instead."
         )
         if message not in self._log.notes:
             self._log.notes.append(message)

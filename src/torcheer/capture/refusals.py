@@ -61,7 +61,7 @@ def _use_of(cls: type) -> str:
     if issubclass(cls, Coroutine):
         return "asyncio.run(model(x))"
     if issubclass(cls, (Awaitable, AsyncIterator)):
-        return "asyncio.run(use(model(x))), where use() is an async function that waits for what it is given"
+        return "asyncio.run(use(model(x))), where use() is an async function that awaits its argument"
     return "outputs = list(model(x))"
 
 

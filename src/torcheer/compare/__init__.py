@@ -1,4 +1,7 @@
-"""Compares two histories of one input: where they diverge, and what is different there."""
+"""Compares two histories of one input: where they diverge, and what is different there.
+
+In all files, `a` is the reference history and `b` the history that is compared with it.
+"""
 
 from .comparing import compare as compare
 from .comparison import Comparison as Comparison

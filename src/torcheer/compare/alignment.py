@@ -144,10 +144,10 @@ class Alignment:
 
     a: Side
     b: Side
-    of_b: dict[int, int] = field(default_factory=dict)  # number in b -> number in a
+    of_b: dict[int, int] = field(default_factory=dict)  # number in `b` -> number in `a`
     of_a: dict[int, int] = field(default_factory=dict)
-    because: dict[int, str] = field(default_factory=dict)  # number in b -> reason
-    ignored: dict[int, Tensor] = field(default_factory=dict)  # number in b -> mask of the elements that were never written
+    because: dict[int, str] = field(default_factory=dict)  # number in `b` -> reason
+    ignored: dict[int, Tensor] = field(default_factory=dict)  # number in `b` -> mask of the elements that were never written
 
     def match(self, a: int, b: int, why: str) -> None:
         if a not in self.of_a and b not in self.of_b:
@@ -158,11 +158,11 @@ class Alignment:
         self.of_a.pop(self.of_b.pop(b))
 
     def pair(self, b: int) -> tuple[Operation, Operation]:
-        """The operation of a that matches an operation of b, and the latter."""
+        """The operation of `a` that matches an operation of `b`, and the latter."""
         return self.a.operation(self.of_b[b]), self.b.operation(b)
 
     def value_of_a(self, b: int) -> Tensor | None:
-        """The value in a of the match of an operation of b; None if it has no match, or the value was not kept."""
+        """The value in `a` of the match of an operation of `b`; None if there is no match, or it was not kept."""
         partner = self.of_b.get(b)
         return self.a.value(partner) if partner is not None else None
 
@@ -459,7 +459,7 @@ def _match_by_wiring(alignment: Alignment) -> None:
 
 
 def _wiring(step: Step, side: Side, in_a: Callable[[int], int]) -> Any:
-    """A key for a step and its parents, as numbers in a; None if a parent has no match."""
+    """A key for a step and its parents, as numbers in `a`; None if a parent has no match."""
     record = side.log.operations[step.number]
     parents = [in_a(parent) for parent in record.parents if parent >= 0]
     if -1 in parents:

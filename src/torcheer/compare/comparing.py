@@ -1,4 +1,4 @@
-"""`compare`: aligns two histories, runs b on the values of a, and finds the culprit.
+"""`compare`: aligns two histories, runs `b` on the values of `a`, and finds the culprit.
 
 `amplifications` computes how much each operation makes an inherited error grow.
 """
@@ -38,9 +38,9 @@ from .uninitialised import ignore_uninitialised
 def amplifications(
     alignment: Alignment, run: RerunOfB, errors: Mapping[int, Difference | None], states: Mapping[int, int]
 ) -> dict[int, float]:
-    """For each operation of b: its inherited error, divided by the largest error of its inputs and parameters.
+    """For each operation of `b`: its inherited error, divided by the largest error of its inputs and parameters.
 
-    Operations with exact inputs, or with an unknown error, are left out. `states` has parameters and buffers by number in a.
+    Operations with exact inputs or an unknown error are left out. `states` has parameters and buffers by number in `a`.
     """
     of_states = {theirs: _relative(difference_of_any(*_values(alignment, ours, theirs))) for ours, theirs in states.items()}
     found: dict[int, float] = {}
@@ -73,7 +73,7 @@ def _values(alignment: Alignment, ours: int, theirs: int) -> tuple[object, objec
     return alignment.a.index.state(ours).value, alignment.b.index.state(theirs).value
 
 
-# `compare`: align two histories, run b on the values of a, find the culprit.
+# `compare`: align two histories, run `b` on the values of `a`, find the culprit.
 
 _MUCH = 10  # multiple of the tolerance: a larger difference between typical values is noted
 _MOST_CULPRITS = 4  # culprits that are searched one after another; other errors are in the table
@@ -95,13 +95,13 @@ def compare(
     Args:
         a: the history that is taken as correct, logged or loaded.
         b: the history that is compared with it, made from the same input.
-        names: maps parts of addresses in a to parts of addresses in b, `{"h": "layers"}`, if modules have other names.
+        names: maps parts of addresses in `a` to parts of addresses in `b`, `{"h": "layers"}`, if modules have other names.
             Without it modules are matched by parameters and structure.
         tolerance: the largest accepted error of an output, or own error of an operation, relative to the largest value of
             the tensor. By default it depends on the dtypes.
 
-    An error is own or inherited: each operation of b is also run on the values of a, and the remaining error is its own.
-    Limits: if b was loaded without its parameters, own errors are unknown; the culprit is then the first operation that
+    An error is own or inherited: each operation of `b` is also run on the values of `a`, and the remaining error is its own.
+    Limits: if `b` was loaded without its parameters, own errors are unknown; the culprit is then the first operation that
     differs although its inputs agree.
     """
     _check(a, "a")
@@ -196,7 +196,7 @@ def _check_inputs(alignment: Alignment) -> None:
 
 
 def _is_converted(alignment: Alignment, number: int) -> bool:
-    """True if an input of b is the input of a in another dtype, in which some of its values are not finite."""
+    """True if an input of `b` is the input of `a` in another dtype, in which some of its values are not finite."""
     ours, theirs = alignment.value_of_a(number), alignment.b.value(number)
     if ours is None or theirs is None:
         return False
@@ -207,7 +207,7 @@ def _is_converted(alignment: Alignment, number: int) -> bool:
 def _culprits(
     alignment: Alignment, reference: dict[int, Tensor], tolerance: float | None
 ) -> tuple[list[int], set[int], RerunOfB]:
-    """The first operations with own errors; the operations after which b continues with values of a; and that run."""
+    """The first operations with own errors; the operations after which `b` continues with values of `a`; and that run."""
     everything = {number for number in alignment.of_b if alignment.value_of_a(number) is not None}
     forced = run_on_values_of_a(alignment, reference, forced=None, tolerance=tolerance)
     found: list[int] = []
@@ -219,7 +219,7 @@ def _culprits(
         if not errors:
             break
         found += _of_one_cause(alignment, errors, forced)
-        if forced.dirty <= set(found):  # no other operation has an error on inputs of a
+        if forced.dirty <= set(found):  # no other operation has an error on inputs of `a`
             return found, everything, forced
     synced = everything - (lazy.dirty - set(found) - set(errors))
     if synced != everything:
@@ -255,7 +255,7 @@ def _of_one_cause(alignment: Alignment, errors: list[int], forced: RerunOfB) -> 
 
 
 def _by_state(alignment: Alignment, parameters: list[ParameterDifference]) -> dict[int, ParameterDifference]:
-    """The parameters that differ, by their (negative) numbers in the log of b."""
+    """The parameters that differ, by their (negative) numbers in the log of `b`."""
     index, states = alignment.b.index, alignment.b.log.states
     named = {one.name_b: one for one in parameters if one.is_in_both}
     return {state.number: named[name] for state in states if (name := index.state_name(state)) in named}

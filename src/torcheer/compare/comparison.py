@@ -138,7 +138,7 @@ def _set_apart(graph: Graph, framed: set[int]) -> Graph:
 # `Comparison`: where two histories of one input diverge.
 
 Verdict = Literal["equal", "equal within tolerance", "different", "not compared"]
-_LOST = 0.5  # as a fraction of the scale: a value with this error has nothing in common with the value of a
+_LOST = 0.5  # as a fraction of the scale: a value with this error has nothing in common with the value of `a`
 _MOST = 30  # rows in a notebook
 
 
@@ -227,9 +227,9 @@ class Comparison(Shown):
 
     @property
     def first_lost(self) -> ComparedOperation | None:
-        """The first operation whose value is lost in b, if an output differs although no operation has an own error.
+        """The first operation whose value is lost in `b`, if an output differs although no operation has an own error.
 
-        Either rounding errors add up, or values are too small or too large for the dtype of b.
+        Either rounding errors add up, or values are too small or too large for the dtype of `b`.
         """
         error = self.output_error
         if self.culprits or error is None or error < max(_LOST, self.tolerance):

@@ -97,8 +97,8 @@ class Culprit:
 
     `a` and `b` are the operation in both histories; one of them is None if only the other history runs it (a missing scale).
     `arguments` are the differing arguments, `(name, value in a, value in b)`; `parameters` are its differing parameters.
-    `missing` ran only in a and `extra` only in b, after the last operations that agree and before `shown_by`, the first that
-    differs.
+    `missing` ran only in `a` and `extra` only in `b`, after the last operations that agree and before `shown_by`, the
+    first that differs.
     """
 
     a: Operation | None
@@ -109,7 +109,7 @@ class Culprit:
     parameters: tuple[ParameterDifference, ...] = ()
     missing: tuple[Operation, ...] = ()
     extra: tuple[Operation, ...] = ()
-    inputs: tuple[tuple[Operation, Operation], ...] = ()  # parents in a and in b that do not correspond
+    inputs: tuple[tuple[Operation, Operation], ...] = ()  # parents in `a` and in `b` that do not correspond
     is_explained_by_parameters: bool = False
     lone: LoneModules | None = None  # whole module calls that only one history runs
 
@@ -120,14 +120,14 @@ class Culprit:
 
     @property
     def _operation(self) -> Operation:
-        """The operation in a, or in b if only b runs it."""
+        """The operation in `a`, or in `b` if only `b` runs it."""
         operation = self.a if self.a is not None else self.b
         assert operation is not None
         return operation
 
     @property
     def label(self) -> str:
-        """The label in a, or in b if only b runs it."""
+        """The label in `a`, or in `b` if only `b` runs it."""
         return self._operation.label
 
     @property
@@ -137,7 +137,7 @@ class Culprit:
 
     @property
     def name(self) -> str:
-        """Its name in a sentence: label and module in a, and in b if they differ."""
+        """Its name in a sentence: label and module in `a`, and in `b` if they differ."""
         if self._is_block:
             return _listed([repr(name) for name in self.modules])
         if self.a is None or self.b is None:

@@ -39,14 +39,14 @@ class CulpritSearch:
 
     def __init__(self, alignment: Alignment, synced: set[int], differing: dict[int, ParameterDifference]) -> None:
         self._alignment = alignment
-        self._synced = synced  # the operations of b after which b continues with values of a
+        self._synced = synced  # the operations of `b` after which `b` continues with values of `a`
         self._synced_in_a = {alignment.of_b[one] for one in synced}
-        # operations of b that compute different values on the way to the same result
+        # operations of `b` that compute different values on the way to the same result
         self._harmless = {b for b in alignment.of_b if b not in synced and alignment.value_of_a(b) is not None}
-        self._differing = differing  # by number of a parameter or buffer in the log of b
+        self._differing = differing  # by number of a parameter or buffer in the log of `b`
 
     def culprit(self, number: int, run: RerunOfB, reference: dict[int, Tensor]) -> Culprit:
-        """What is different about an operation of b with an own error."""
+        """What is different about an operation of `b` with an own error."""
         a, b = self._alignment.a, self._alignment.b
         partner, pair = self._alignment.of_b[number], self._alignment.pair(number)
         own, allowed = run.own.get(number), run.tolerances.get(number, 0.0)
@@ -191,7 +191,7 @@ class CulpritSearch:
         )
 
     def unexplained(self, number: int) -> Culprit:
-        """What is different about an operation of b that cannot be run again, or about its inputs."""
+        """What is different about an operation of `b` that cannot be run again, or about its inputs."""
         partner, pair = self._alignment.of_b[number], self._alignment.pair(number)
         missing, extra = self._between(partner, number)
         if (inside := self._differing_inside(missing, extra, pair, None)) is not None:
@@ -236,7 +236,7 @@ class CulpritSearch:
         return found
 
     def _parameters(self, number: int) -> tuple[ParameterDifference, ...]:
-        """The differing parameters that an operation of b uses."""
+        """The differing parameters that an operation of `b` uses."""
         record = self._alignment.b.log.operations[number]
         found = [self._differing[parent] for parent in record.parents if parent in self._differing]
         return tuple({one.name: one for one in found}.values())
@@ -264,7 +264,7 @@ class CulpritSearch:
         return one.function.type == other.function.type and same_slots and other.function.func is not None
 
     def _agrees(self, partner: int, number: int, expected: Tensor | None, allowed: float, *, with_states_of_a: bool) -> bool:
-        """True if the call of b returns the value of a on the inputs of a."""
+        """True if the call of `b` returns the value of `a` on the inputs of `a`."""
         if expected is None or not self._is_same_call(partner, number):
             return False
         b = self._alignment.b
@@ -291,7 +291,7 @@ class CulpritSearch:
             return _copied(value).to(like.device, dtype)
 
     def _arguments(self, partner: int, number: int) -> tuple[tuple[str, Any, Any], ...]:
-        """The differing arguments of two calls of one function: name, value in a, value in b."""
+        """The differing arguments of two calls of one function: name, value in `a`, value in `b`."""
         one, other = self._alignment.a.log.operations[partner], self._alignment.b.log.operations[number]
         if one.function.type != other.function.type:
             return ()

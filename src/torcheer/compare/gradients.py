@@ -142,20 +142,20 @@ class BackwardReplay(Observer):
 
 # Compares gradients from the loss backwards: own and inherited errors, and the wrong backward.
 #
-# The gradient of an operation is the sum of what the backward of each of its users returns. So the log of b is run on the
-# values of a, and each call gets the gradients of a (`BackwardReplay`). A remaining difference from a's gradient is own
-# error; the rest is inherited. This holds only if torch's own backward of a call is what ran. b itself shows whether it did:
-# from b's values and gradients, the same replay must return b's gradients. Otherwise (a custom `autograd.Function`, a hook,
-# checkpointing) the own error is known only if the incoming gradients of a and b agree: then it is the whole error.
+# The gradient of an operation is the sum of what the backward of each of its users returns. So the log of `b` is run on the
+# values of `a`, and each call gets the gradients of `a` (`BackwardReplay`). A remaining difference from `a`'s gradient is own
+# error; the rest is inherited. This holds only if torch's own backward of a call is what ran. `b` itself shows whether it did:
+# from `b`'s values and gradients, the same replay must return `b`'s gradients. Otherwise (a custom `autograd.Function`, a hook,
+# checkpointing) the own error is known only if the incoming gradients of `a` and `b` agree: then it is the whole error.
 
 _LOOSER = 16  # multiple of the tolerance of values, because a gradient is a sum over uses, batch and time, in any order
 
 
 @dataclass(frozen=True, slots=True)
 class GradientCulprit:
-    """The operation whose backward returns another gradient in b than in a, for the same incoming gradient.
+    """The operation whose backward returns another gradient in `b` than in `a`, for the same incoming gradient.
 
-    One of `a` and `b` is None if only the other runs it. `at` is the label (in a) of the operation, or the name of the
+    One of `a` and `b` is None if only the other runs it. `at` is the label (in `a`) of the operation, or the name of the
     parameter, whose gradient differs.
     """
 
@@ -163,13 +163,13 @@ class GradientCulprit:
     b: Operation | None
     at: str
     own_error: Difference | None
-    function: str | None  # the autograd function in b, if it is not torch's own: `WrongBackward`
+    function: str | None  # the autograd function in `b`, if it is not torch's own: `WrongBackward`
     is_none_in: str = ""  # "a" or "b": the history without a gradient
     why: str = ""
 
     @property
     def label(self) -> str:
-        """The label of the operation in b, or in a if only a runs it."""
+        """The label of the operation in `b`, or in `a` if only `a` runs it."""
         operation = self.b if self.b is not None else self.a
         assert operation is not None
         return operation.label
@@ -222,19 +222,19 @@ class Gradients:
 
     def __init__(self, alignment: Alignment, synced: set[int], states: dict[int, int], tolerance: float | None) -> None:
         self._alignment = alignment
-        self._synced = synced  # the operations of b after which b continues with values of a
+        self._synced = synced  # the operations of `b` after which `b` continues with values of `a`
         self._ends: set[int] = set()  # the `_synced` operations whose gradients are collected
         self._ends_in_a: set[int] = set()
-        # operation or (negative) parameter of b -> its match in a
+        # operation or (negative) parameter of `b` -> its match in `a`
         self._of_b = {**{theirs: ours for ours, theirs in states.items()}, **alignment.of_b}
         self._tolerance = tolerance
-        self.errors: dict[int, GradientErrors] = {}  # by operation or (negative) parameter of b
+        self.errors: dict[int, GradientErrors] = {}  # by operation or (negative) parameter of `b`
         if alignment.a.history.backward_passes and alignment.b.history.backward_passes:
             self._compare()
 
     def _compare(self) -> None:
         a, b = self._alignment.a, self._alignment.b
-        # if only b has a gradient, a does not follow the operation, and autograd continues through it
+        # if only `b` has a gradient, `a` does not follow the operation, and autograd continues through it
         for number in self._synced:
             if self._of_a(number) is not None or gradient_of(b, number) is None:
                 self._ends.add(number)
@@ -265,7 +265,7 @@ class Gradients:
     # Own errors -------------------------------------------------------------------------------------------------------
 
     def _of_a(self, number: int) -> Tensor | None:
-        """The gradient in a of the match of an operation or parameter of b."""
+        """The gradient in `a` of the match of an operation or parameter of `b`."""
         partner = self._of_b.get(number)
         return gradient_of(self._alignment.a, partner) if partner is not None else None
 
@@ -285,7 +285,7 @@ class Gradients:
         return BackwardReplay(b, b.value, partial(gradient_of, b), self._ends)
 
     def _own(self, number: int) -> tuple[Difference | None, Difference | None]:
-        """The own and the inherited error of the gradient of an operation or parameter of b."""
+        """The own and the inherited error of the gradient of an operation or parameter of `b`."""
         if number >= 0 and not self._users(number):
             return NO_DIFFERENCE, self._whole[number]  # the backward pass began here
         ours, theirs = self._of_a(number), gradient_of(self._alignment.b, number)
@@ -297,7 +297,7 @@ class Gradients:
         return None, None
 
     def _is_as_torch_does(self, number: int) -> bool:
-        """True if b's gradient equals the result of torch's own backward."""
+        """True if `b`'s gradient equals the result of torch's own backward."""
         if number in self._by_itself.unknown or number in self._with_a.unknown:
             return False
         apart = _apart(gradient_of(self._alignment.b, number), self._by_itself.sums.get(number))
@@ -407,7 +407,7 @@ class Gradients:
         return a.state_name(partner) if number < 0 else a.index.label(partner)
 
     def _at_fault(self, number: int) -> int:
-        """The operation that passes a wrong gradient on: its number in b, or -1 minus its number in a."""
+        """The operation that passes a wrong gradient on: its number in `b`, or -1 minus its number in `a`."""
         a, b = self._alignment.a, self._alignment.b
         users = sorted(self._users(number), reverse=True)
         cut = [user for user in users if self._cuts(user)]
@@ -428,13 +428,13 @@ class Gradients:
         return self._with_gradient(opaque[0]) if opaque else users[0]
 
     def _cuts(self, user: int) -> bool:
-        """True if autograd follows an operation in a but not in b, or if an operation of b alone cuts the gradient off."""
+        """True if autograd follows an operation in `a` but not in `b`, or if an operation of `b` alone cuts it off."""
         partner = self._alignment.of_b.get(user)
         is_followed_in_a = partner is None or self._alignment.a.log.operations[partner].gradfunc is not None
         return is_followed_in_a and _has_no_gradient(self._alignment.b, user)
 
     def _cuts_in_a(self, user: int) -> bool:
-        """True if an operation of a cuts off a gradient that b has."""
+        """True if an operation of `a` cuts off a gradient that `b` has."""
         partner = self._alignment.of_a.get(user)
         has_gradient_in_b = partner is None or gradient_of(self._alignment.b, partner) is not None
         return has_gradient_in_b and _has_no_gradient(self._alignment.a, user)

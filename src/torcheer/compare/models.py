@@ -188,7 +188,7 @@ def assert_unchanged(
     *,
     input_kwargs: Mapping[str, object] | None = None,
 ) -> str:
-    """Raise an `AssertionError` that says what changed where a model does not run the operations it is expected to.
+    """Raise an `AssertionError` that lists the changes if a model does not run the expected operations.
 
     >>> import torch, torcheer
     >>> model, x = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()), torch.ones(1, 2)
@@ -214,6 +214,6 @@ def assert_unchanged(
     wanted = expected if isinstance(expected, str) else expected.fingerprint()
     if is_same(found, wanted):
         return found
-    said = f"the model does not run the operations it is expected to: its fingerprint is {found}, expected was {wanted}."
+    said = f"the model does not run the expected operations: its fingerprint is {found}, expected was {wanted}."
     changed = changes_of_fingerprint(wanted, history) if isinstance(expected, str) else changes_of_structure(expected, history)
     raise AssertionError("\n".join([said, *changed]))

@@ -23,12 +23,12 @@ class ComparedOperation:
     a: Operation
     b: Operation
     error: Difference | None  # of the logged values
-    own_error: Difference | None  # of b's operation on a's values
+    own_error: Difference | None  # of `b`'s operation on `a`'s values
     inherited_error: Difference | None  # added by earlier operations
     tolerance: float
     matched_by: str
     gradient_error: Difference | None = None
-    own_gradient_error: Difference | None = None  # of b's backward on a's values and gradients
+    own_gradient_error: Difference | None = None  # of `b`'s backward on `a`'s values and gradients
     inherited_gradient_error: Difference | None = None
     amplification: float | None = None  # its inherited error, divided by the largest error of its inputs
     unwritten: int = 0  # elements that are not compared, because they come from memory that was never written
@@ -66,7 +66,7 @@ def relative(error: Difference | None) -> float | None:
 
 
 class ErrorTable(ShownTable):
-    """The matched operations with their errors, in the order b ran them."""
+    """The matched operations with their errors, in the order `b` ran them."""
 
     def __init__(self, rows: list[ComparedOperation], has_gradients: bool) -> None:
         self.rows = rows

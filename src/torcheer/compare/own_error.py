@@ -1,11 +1,11 @@
-"""The own error of each operation of b: the error that remains when it runs on the values of a.
+"""The own error of each operation of `b`: the error that remains when it runs on the values of `a`.
 
-The log of b is run again, call by call. If a call returns the value of a within the tolerance, the run continues with a's
+The log of `b` is run again, call by call. If a call returns the value of `a` within the tolerance, the run continues with `a`'s
 value, so that later operations inherit no error. Operations without a match are run as part of the next matched operation.
 If an operation differs but all its users agree again, it computes other values on the way to the same result (a scale
 applied earlier): only a difference that stays is an error.
 
-If b has a less precise dtype, the calls of a are repeated too, on values rounded to that dtype.
+If `b` has a less precise dtype, the calls of `a` are repeated too, on values rounded to that dtype.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOST = 2.0  # the largest factor for all of them together
 
 @dataclass(slots=True)
 class RerunOfB:
-    """One run of b on values of a: errors and tolerances by number in b."""
+    """One run of `b` on values of `a`: errors and tolerances by number in `b`."""
 
     own: dict[int, Difference | None] = field(default_factory=dict)
     inherited: dict[int, Difference | None] = field(default_factory=dict)
@@ -157,7 +157,7 @@ def _like(value: Tensor, target: Tensor) -> Tensor:
 
 
 class Reference(Observer):
-    """The values of each operation of a, computed from values rounded to the dtype of b."""
+    """The values of each operation of `a`, computed from values rounded to the dtype of `b`."""
 
     def __init__(self, alignment: Alignment) -> None:
         self.values: dict[int, Tensor] = {}
@@ -183,7 +183,7 @@ class Reference(Observer):
 
 
 class _Forcing(Observer):
-    """Runs b on values of a."""
+    """Runs `b` on values of `a`."""
 
     def __init__(
         self,
@@ -196,19 +196,19 @@ class _Forcing(Observer):
         self.run = RerunOfB()
         has_writes = any(details.mutated for details in alignment.b.log.details.values())
         self._earlier = earlier if not has_writes else None  # a run with values of a after every operation
-        self._apart: set[int] = set()  # operations that did not continue with values of a
+        self._apart: set[int] = set()  # operations that did not continue with values of `a`
         self._alignment = alignment
         self._reference = reference
-        self._forced = forced  # operations after which b continues with a's value in any case; None: all
+        self._forced = forced  # operations after which `b` continues with `a`'s value in any case; None: all
         self._tolerance = tolerance
-        self._calls: dict[int, int] = {}  # number of calls since values of a
+        self._calls: dict[int, int] = {}  # number of calls since values of `a`
         super().__init__(alignment.b)
 
     def begin(self) -> None:
         self.run, self._calls, self._apart = RerunOfB(), {}, set()
 
     def known_values(self, numbers: range) -> dict[int, Tensor] | None:
-        """The values of a, if the call agreed in an earlier run and has the same inputs again."""
+        """The values of `a`, if the call agreed in an earlier run and has the same inputs again."""
         earlier, operations = self._earlier, self.side.log.operations
         if earlier is None or operations[numbers[0]].function.is_random:
             return None
@@ -275,7 +275,7 @@ class _Forcing(Observer):
 
 
 def references(alignment: Alignment, state_pairs: dict[int, int]) -> dict[int, Tensor]:
-    """For each operation of a: its value computed from values rounded to b's dtype. Empty if b's dtypes are as precise."""
+    """For each operation of `a`: its value computed from values rounded to `b`'s dtype. Empty if `b` is as precise."""
     a, b = alignment.a.log, alignment.b.log
     pairs = [(a.operations[one].dtype, b.operations[other].dtype) for other, one in alignment.of_b.items()]
     if all(lower(one, other) == one for one, other in pairs):
@@ -296,8 +296,7 @@ def run_on_values_of_a(
     tolerance: float | None,
     earlier: RerunOfB | None = None,
 ) -> RerunOfB:
-    """Run b on values of a. After the operations in `forced`, b continues with a's value even if it differs; None: after
-    all.
+    """Run `b` on values of `a`. After operations in `forced` (None: all), `b` continues with `a`'s value even if it differs.
 
     With an `earlier` run, in which all were forced, calls with the same inputs are not repeated.
     """
@@ -313,10 +312,10 @@ def run_on_values_of_a(
 def errors_that_matter(
     alignment: Alignment, lazy: RerunOfB, forced: RerunOfB, known: set[int], tolerance: float | None
 ) -> list[int]:
-    """The operations of b, in order, whose difference is an own error.
+    """The operations of `b`, in order, whose difference is an own error.
 
-    `lazy` continues with values of a only if b agrees, `forced` always. A difference matters if it reaches an output, or if
-    it is lost among larger values: the user of the operation agrees when it gets a's value, and less so with b's. The other
+    `lazy` continues with values of `a` only if `b` agrees, `forced` always. A difference matters if it reaches an output, or if
+    it is lost among larger values: the user of the operation agrees when it gets `a`'s value, and less so with `b`'s. The other
     operations compute other values on the way to the same result. Operations in `known` count as agreeing. The effect of a
     difference on an operation that cannot be run again is read from the logged values, unless these also inherit a known
     error.
@@ -355,7 +354,7 @@ def _that_reach_an_end(alignment: Alignment, run: RerunOfB, known: set[int], end
 
 
 def _is_diluted(alignment: Alignment, lazy: RerunOfB, forced: RerunOfB, number: int) -> bool:
-    """True if the next operations that agree do so on a's values, and have larger errors on b's."""
+    """True if the next operations that agree do so on `a`'s values, and have larger errors on `b`'s."""
 
     children = alignment.b.children
     grows = False

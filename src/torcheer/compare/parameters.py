@@ -60,7 +60,7 @@ def _used_alike(alignment: Alignment) -> Iterator[tuple[int, int]]:
 
 
 def state_pairs(alignment: Alignment) -> dict[int, int]:
-    """Maps parameters and buffers in the log of a to their first counterpart in b, by the matched operations that use them."""
+    """Maps parameters and buffers of `a` to their first counterpart in `b`, by the matched operations that use them."""
     found: dict[int, int] = {}
     for ours, theirs in _used_alike(alignment):
         found.setdefault(ours, theirs)
@@ -83,7 +83,7 @@ def parameter_differences(alignment: Alignment, tolerance: float | None) -> list
     contents = _by_content(ours, theirs, matched)
     matched.update(contents)
     taken = set(matched.values())
-    tied: dict[str, str] = {}  # parameters that are tied in a and not in b: name in a -> other counterpart in b
+    tied: dict[str, str] = {}  # parameters that are tied in `a` and not in `b`: name in `a` -> other counterpart in `b`
     for name_a, name_b in used:
         if name_b not in taken:
             tied.setdefault(name_a, name_b)

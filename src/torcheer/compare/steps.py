@@ -203,7 +203,7 @@ def renaming(names: Mapping[str, str] | None, a: ModelHistory, b: ModelHistory) 
         for part in parts:
             if part and not any(f".{part}." in address for address in addresses):
                 known = few(dict.fromkeys(address.split(".")[0] for address in run_of(history).log.registered if address), 12)
-                raise InvalidArgument(f"names has {part!r}, but no module of {side} is called that. It has: {known}.")
+                raise InvalidArgument(f"names has {part!r}, but no module of {side} has that name. It has: {known}.")
     patterns = [
         (re.compile(rf"(?<![^.]){re.escape(old)}(?![^.])"), new)
         for old, new in sorted(names.items(), key=lambda pair: -len(pair[0]))

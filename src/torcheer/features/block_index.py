@@ -177,7 +177,7 @@ class BlockIndex:
             dtype, shape = odd, shape[:-1]
         elif odd is not None:
             if odd.itemsize != dtype.itemsize:
-                self._refuse(block, f"the type of {name[:80]!r} makes no sense")
+                self._refuse(block, f"the dtype of {name[:80]!r} is invalid")
             dtype = odd
         if not shape:
             self._refuse(block, f"{name[:80]!r} has no rows")
@@ -199,7 +199,7 @@ class BlockIndex:
         is_short = len(pieces) == 1 and math.prod(file.places[pieces[0].name].shape) <= _MOST_TEXTS
         read = texts_of_bytes(bytes(file.bytes(pieces[0].name)), block.samples) if is_short else None
         if read is None:
-            self._refuse(block, f"{name!r} is no list of {block.samples} texts")
+            self._refuse(block, f"{name!r} is not a list of {block.samples} texts")
         else:
             texts.setdefault(name.removeprefix(TEXTS), []).extend(read)
 
@@ -212,7 +212,7 @@ class BlockIndex:
             try:
                 found = self._files[name] = self.storage.read_tensors(name)
             except FileNotFoundError:
-                raise UnreadableFile(f"{name} in {self.storage.location} is gone: somebody deleted or moved it.") from None
+                raise UnreadableFile(f"{name} in {self.storage.location} is missing: it was deleted or moved.") from None
         with contextlib.suppress(KeyError):  # another thread closed the file
             self._files.move_to_end(name)
         while len(self._files) > _OPEN:

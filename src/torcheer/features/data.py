@@ -145,7 +145,7 @@ def _is_dataset(data: Any) -> bool:
 def no_batch(data: Any) -> InvalidArgument:
     """The error for data without any batch."""
     is_iterator = isinstance(data, Iterator)
-    why = " A generator gives its batches once: make it anew for each extraction." if is_iterator else ""
+    why = " A generator gives its batches once: make a new one for each extraction." if is_iterator else ""
     what = f"a tensor of shape {tuple(data._tensor.shape)}" if isinstance(data, _Rows) else described(data)
     return InvalidArgument(f"data gave no batch, so there is nothing to extract; it is {what}.{why}")
 
@@ -241,7 +241,7 @@ class _Indexed(Source):
         wrong = next(((index, expected) for expected, index in enumerate(indices) if index != expected), None)
         if wrong is not None and not has_ids:
             is_random = isinstance(sampler, (RandomSampler, WeightedRandomSampler))
-            why = f"sample {wrong[0]!r} of the dataset comes where sample {wrong[1]} should"
+            why = f"sample {wrong[0]!r} of the dataset comes in the place of sample {wrong[1]}"
             raise InvalidArgument(_shuffles(sampler, "it gives samples in a random order" if is_random else why))
         return wrong is not None and self._is_batched and all(isinstance(index, int) for index in indices)
 
@@ -258,7 +258,7 @@ class _Indexed(Source):
 def _shuffles(sampler: Any, why: str) -> str:
     return (
         f"the order of the loader is not that of its dataset ({type(sampler).__name__}: {why}), so rows of the features "
-        "could not be told apart later, nor an extraction be resumed. Use shuffle=False, or give ids= of samples."
+        "could not be identified later, and the extraction could not be resumed. Use shuffle=False, or give ids= of samples."
     )
 
 

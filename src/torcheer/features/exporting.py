@@ -63,7 +63,7 @@ def _new_group(path: Path) -> Any:
     zarr = _library("zarr", "writing .zarr folders")
     if os.path.lexists(path) and (not path.is_dir() or is_link(path) or any(path.iterdir())):
         raise NotWritten(
-            f"features are written into a new or empty .zarr folder, and there is something at {str(path)!r} already. "
+            f"features are written into a new or empty .zarr folder, and {str(path)!r} exists already. "
             "Delete it, or choose another path."
         )
     return zarr.open_group(str(path), mode="w")
@@ -111,7 +111,9 @@ def to_datasets(features: Features, layers: list[str] | None, cache_dir: str | o
     names = list(features) if layers is None else layers
     columns = {name: features[name] for name in names}
     if features.tokens is not None:
-        raise InvalidArgument("rows of tokens are not samples, so they are no datasets.Dataset; use features[…].to_numpy().")
+        raise InvalidArgument(
+            "rows of tokens are not samples, so they cannot become a datasets.Dataset; use features[…].to_numpy()."
+        )
     types: dict[str, Any] = {}
     for name, layer in columns.items():
         layer.check_even()

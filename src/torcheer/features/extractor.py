@@ -74,7 +74,7 @@ class Extractor:
         stop: bool | None = None,
     ) -> None:
         if inputs is not None and call is not None:
-            raise InvalidArgument("inputs and call both say how a batch goes into the model: give one of them.")
+            raise InvalidArgument("inputs and call both define how the model is called with a batch: give one of them.")
         self._inputs = _Inputs(inputs, call)
         self._layers = layers
         self._options: dict[str, Any] = {"transform": transform, "dtype": dtype, "stop": stop}
@@ -110,7 +110,7 @@ class Extractor:
         taken = [name for name in names if name in batch]
         if taken:
             raise InvalidArgument(
-                f"the batch has a column {taken[0]!r} already, so the layer of that name needs another one: "
+                f"the batch has a column {taken[0]!r} already, so the layer of that name must be renamed: "
                 f"layers={{'{taken[0]}_features': {taken[0]!r}}}."
             )
 
@@ -189,8 +189,8 @@ class _Inputs:
             self._columns, self.call = numeric, _CallInOrder(numeric)
         else:
             raise InvalidArgument(
-                f"no column is named as a parameter of {type(innermost(model)).__name__}.forward; the batch has "
-                f"{_named(batch)}. Say which ones go into the model: inputs={next(iter(numeric), 'image')!r}."
+                f"no column has the name of a parameter of {type(innermost(model)).__name__}.forward; the batch has "
+                f"{_named(batch)}. Name the columns for the model: inputs={next(iter(numeric), 'image')!r}."
             )
 
 

@@ -140,7 +140,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
 
     def _one(self, number: int) -> Tensor:
         if not -len(self) <= number < len(self):
-            raise IndexError(f"{self.name!r} has {len(self)} samples; {number} is not one of them.")
+            raise IndexError(f"{self.name!r} has {len(self)} samples; the index {number} is out of range.")
         number %= len(self)
         piece, first, _ = next(self._column.between(number, number + 1))
         with enough_memory(f"a sample of {self.name!r}"):
@@ -166,7 +166,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         found = found.astype(np.int64)
         wrong = found[(found < -len(self)) | (found >= len(self))]
         if wrong.size:
-            raise IndexError(f"{self.name!r} has {len(self)} samples; {wrong[0]} is not one of them.")
+            raise IndexError(f"{self.name!r} has {len(self)} samples; the index {wrong[0]} is out of range.")
         numbers = np.where(found < 0, found + len(self), found)
         return numbers
 
@@ -260,7 +260,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         """Raise if samples differ in shape and are not padded."""
         if self.is_ragged and self.padding is None:
             raise InvalidArgument(
-                f"{self.name!r} is ragged: its samples have different shapes, so it is no single array. "
+                f"{self.name!r} is ragged: its samples have different shapes, so it is not a single array. "
                 "pad() fills them up: features[…].pad(0)."
             )
 
@@ -348,7 +348,7 @@ class Features(FeatureStatistics):
             return LayerFeatures(self._index, f"{LAYERS}{name}", name)
         if name in self.plan.layers:
             raise LayerNotFound(
-                f"the values of {name!r} are not stored, only what reducers found in them: features.mean({name!r}), "
+                f"the values of {name!r} are not stored, only the results of reducers: features.mean({name!r}), "
                 "features.top(…), features.covariance(…), features.histogram(…)."
             )
         raise self._no_layer(name)

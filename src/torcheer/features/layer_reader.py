@@ -125,9 +125,9 @@ class Calling:
         if self._taken.takes_one or self._taken.required == 1:
             return None
         raise InvalidArgument(
-            f"no item of the batch is named as a parameter of {type(self.model).__name__}.forward "
-            f"({', '.join(self._taken.names) or 'it has none'}); got {described(batch)}. Say how it goes into the model: "
-            f"call=lambda model, batch: model(batch[{next(iter(batch), 'name')!r}])."
+            f"no item of the batch has the name of a parameter of {type(self.model).__name__}.forward "
+            f"({', '.join(self._taken.names) or 'it has none'}); got {described(batch)}. Define how the model is "
+            f"called with it: call=lambda model, batch: model(batch[{next(iter(batch), 'name')!r}])."
         )
 
     def _count(self, batch: tuple[Any, ...] | list[Any]) -> int:
@@ -138,7 +138,7 @@ class Calling:
             return self._arguments_of_sequence
         raise InvalidArgument(
             f"{type(self.model).__name__}.forward requires no argument, so which of the {len(batch)} items of a batch are "
-            "arguments and which are labels is not clear. Say it: call=lambda model, batch: model(batch[0])."
+            "arguments and which are labels is unclear. Define it: call=lambda model, batch: model(batch[0])."
         )
 
     # Parts of a batch ---------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Calling:
             if count is not None:
                 return count
         raise InvalidArgument(
-            f"how many samples are in {described(batch)} cannot be told: no tensor in it has a dimension. "
+            f"the number of samples in {described(batch)} is unknown: no tensor in it has a dimension. "
             "A batch is a tensor, a tuple or a mapping of tensors, whose first dimension is samples."
         )
 
@@ -220,7 +220,7 @@ def warn_of_training(model: Module, *, stacklevel: int) -> None:
     named = [*acting, *(address for address in training if address not in acting)]
     said = few((f"{address or 'the model itself'} ({type(modules[address]).__name__})" for address in named), 5)
     warnings.warn(
-        f"modules are in training mode: {said}. Features of a trained model are mostly wanted in its other mode: model.eval().",
+        f"modules are in training mode: {said}. For features of a trained model, call model.eval() first.",
         TrainingModeWarning,
         stacklevel=stacklevel + 1,
     )
@@ -349,7 +349,9 @@ class LayerReader(Managed["LayerReader"]):
                 self._pass(batch, seed)
                 taken = self._taken(number)
             if taken is None:
-                raise ActivationLost(f"batch {number} overwrote a layer in place after it was read, each time another one.")
+                raise ActivationLost(
+                    f"batch {number} overwrote a layer in place after it was read, each time a different layer."
+                )
             return self._finished(taken, batch, number, mask)
 
     def tokens(self, batch: Any, values: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -367,7 +369,7 @@ class LayerReader(Managed["LayerReader"]):
             lengths = ", ".join(f"{name!r}: {len(rows) // samples}" for name, rows in values.items())
             raise InvalidArgument(
                 'flatten="tokens" needs layers with the same number of positions, since a batch has no attention_mask; '
-                f"got {lengths}. Extract them into folders of their own."
+                f"got {lengths}. Extract them into separate folders."
             )
         length = rows.pop() // max(samples, 1)
         numbers = torch.arange(samples, device="cpu")
@@ -420,7 +422,7 @@ class LayerReader(Managed["LayerReader"]):
         if watch.otherwise:
             said = "; ".join(watch.otherwise)
             watch.otherwise.clear()
-            raise PlaceNotReached(f"batch {number} did not run as the first one did: {said}.")
+            raise PlaceNotReached(f"batch {number} did not run like the first batch: {said}.")
         found: dict[str, Tensor] = {}
         is_lost = False
         places = [(key, spot) for key, spots in self._watched.spots for spot in spots]
@@ -464,7 +466,7 @@ class LayerReader(Managed["LayerReader"]):
         elif not tensor.dim() or tensor.shape[0] != samples:
             what, right = "its transform made" if name in self._transforms else "it gave", _hint(tensor, samples)
             raise InvalidArgument(
-                f"{name!r}: the first dimension of what is stored is samples, and batch {number} has {samples}; {what} "
+                f"{name!r}: the first dimension of a stored tensor must be samples, and batch {number} has {samples}; {what} "
                 f"{described(tensor)}. Bring it into that form: transform={{{name!r}: lambda tensor: {right}}}."
             )
         return tensor.to(self.dtype) if self.dtype is not None and tensor.is_floating_point() else tensor
@@ -503,13 +505,13 @@ def _plain(tensor: Any, name: str, is_transformed: bool) -> Tensor:
     """The value, checked to be a tensor that can be stored."""
     what = "its transform returned" if is_transformed else "it is"
     if not isinstance(tensor, Tensor):
-        raise InvalidArgument(f"{name!r}: what is stored is a tensor; {what} {described(tensor)}.")
+        raise InvalidArgument(f"{name!r}: only tensors can be stored; {what} {described(tensor)}.")
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
         kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else str(tensor.layout)
-        raise InvalidArgument(f"{name!r}: what is stored is a dense tensor; {what} {kind}. Convert it with transform=.")
+        raise InvalidArgument(f"{name!r}: only dense tensors can be stored; {what} {kind}. Convert it with transform=.")
     if tensor.is_meta:
         raise InvalidArgument(
-            f"{name!r}: what is stored are values; {what} on the meta device, which has none. Give the model and the data "
+            f"{name!r}: only values can be stored; {what} on the meta device, which has none. Give the model and the data "
             "memory: model.to_empty(device='cpu'), and load its weights."
         )
     if type(tensor) is not Tensor:
@@ -544,7 +546,7 @@ def _keys(layers: Any) -> list[tuple[str | None, Any]]:
     else:
         found = [(None, layers)]
     if not found or layers is None:
-        raise InvalidArgument('layers are the keys of what is to be read: extract(model, data, ["layer3"], to=folder).')
+        raise InvalidArgument('layers must be keys of layers: extract(model, data, ["layer3"], to=folder).')
     return found
 
 

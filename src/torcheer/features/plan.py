@@ -97,7 +97,7 @@ def _parsed(data: bytes, storage: Storage) -> Plan:
             raise ValueError
         version = found["version"]
     except (ValueError, KeyError, RecursionError):
-        raise UnreadableFile(f"{where} is no plan of extracted features: it is damaged, or of something else.") from None
+        raise UnreadableFile(f"{where} is not a plan of extracted features: it is damaged, or of another program.") from None
     if version != _VERSION:
         raise UnreadableFile(f"{where} is of version {version!r:.20}; this torcheer reads version {_VERSION}.")
     try:
@@ -127,7 +127,7 @@ def settle_plan(storage: Storage, plan: Plan, *, resume: bool) -> None:
     if differing:
         raise FeaturesMismatch(
             f"the features in {storage.location} cannot be resumed: {'; '.join(differing)}. "
-            "Extract with what they began with, or into another folder."
+            "Extract with the original settings, or into another folder."
         )
 
 

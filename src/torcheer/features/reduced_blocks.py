@@ -177,7 +177,7 @@ class ReducedBlocks:
                 return self._read_tree(layer, self.nodes())
             except FileNotFoundError:  # merged and deleted meanwhile
                 continue
-        raise UnreadableFile(f"the reduced features in {self._storage.location} changed each time they were read.")
+        raise UnreadableFile(f"the reduced features in {self._storage.location} changed during each attempt to read them.")
 
     def _read_tree(self, layer: str, there: set[Node]) -> Reduced:
         above: set[Node] = set()  # every node that has stored nodes below it

@@ -152,7 +152,7 @@ def _found(of: Any, key: Any) -> Array:
     try:
         item = of[key]
     except (IndexError, KeyError) as error:
-        raise InvalidArgument(f"the pictures have no sample {key!r}: give the dataset that the features are of.") from error
+        raise InvalidArgument(f"the pictures have no sample {key!r}: give the dataset of the features.") from error
     return as_picture(item, key)
 
 
@@ -173,7 +173,7 @@ def as_picture(item: Any, key: Any = "") -> Array:
         from PIL import Image
 
         if not Path(item).is_file():
-            raise InvalidArgument(f"sample {key!r} is the text {str(item)!r:.60}, and no picture file of that name: {_ADVICE}")
+            raise InvalidArgument(f"sample {key!r} is the text {str(item)!r:.60}, not the name of a picture file: {_ADVICE}")
         with Image.open(item) as opened:
             return _scaled(np.asarray(opened.convert("RGB")))
     if hasattr(item, "convert") and hasattr(item, "getbands"):  # a Pillow image
@@ -182,11 +182,11 @@ def as_picture(item: Any, key: Any = "") -> Array:
         item = as_numpy(item)
     array = np.asarray(item)
     if array.dtype.kind not in "fiub":
-        raise InvalidArgument(f"sample {key!r} is {type(item).__name__}, which is no picture: {_ADVICE}")
+        raise InvalidArgument(f"sample {key!r} is {type(item).__name__}, which is not a picture: {_ADVICE}")
     return _scaled(_channels_last(array, key))
 
 
-_ADVICE = "give a function of the sample's number that returns one."
+_ADVICE = "give a function of the sample's number that returns a picture."
 
 
 def _channels_last(array: Array, key: Any) -> Array:
@@ -200,7 +200,7 @@ def _channels_last(array: Array, key: Any) -> Array:
     if array.ndim == 2:
         return array
     raise InvalidArgument(
-        f"sample {key!r} has shape {array.shape}, which is no picture (height × width, with 1, 3 or 4 channels): {_ADVICE}"
+        f"sample {key!r} has shape {array.shape}, which is not a picture (height × width, with 1, 3 or 4 channels): {_ADVICE}"
     )
 
 

@@ -236,7 +236,7 @@ def _place(name: str, layers: list[str]) -> int:
     try:
         return layers.index(name)
     except ValueError:
-        raise LayerNotFound(f"{name!r} is none of the layers {few(layers, 20)}.") from None
+        raise LayerNotFound(f"{name!r} is not among the layers {few(layers, 20)}.") from None
 
 
 # Linear CKA (Kornblith et al. 2019) of layers, from features that are read in parts.
@@ -570,7 +570,7 @@ class Side(NamedTuple):
 def _side(features: Any, which: str) -> Side:
     if isinstance(features, FeatureStatistics):
         if not features:
-            raise InvalidArgument(f"the values of no layer of {which} are stored, only what reducers found in them.")
+            raise InvalidArgument(f"the values of no layer of {which} are stored, only the results of reducers.")
         names = sample_names(features._index)
         numbers = names.of_rows(torch.arange(len(features[next(iter(features))])))
         return Side(features, names.ids_of(numbers), numbers.tolist(), features.title)
@@ -617,7 +617,7 @@ def _fitting(texts: list[str], sides: list[Side], which: str) -> list[list[str]]
     for text in texts:
         if not any(text in side.layers or any(map(patterns[text], side.layers)) for side in sides):
             known = dict.fromkeys(name for side in sides for name in side.layers)
-            raise LayerNotFound(f"{text!r} is no layer of {which}; there are {few(known, 20)}.")
+            raise LayerNotFound(f"{text!r} is not a layer of {which}; there are {few(known, 20)}.")
     for side, some, name in zip(sides, found, "ab", strict=False):
         if not some:
             wanted = few(map(repr, texts), 20)

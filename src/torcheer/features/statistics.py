@@ -115,7 +115,7 @@ class Rows:
         return self.width // max(1, self._shape[1]) if len(self._shape) > 1 else self.width
 
     def column_parts(self, width: int) -> Iterator[slice | None]:
-        """Slices of dimension 1 that cover about `width` numbers of a row; None stands for all."""
+        """Slices of dimension 1, each with about `width` numbers of a row; a single None for the whole row."""
         if len(self._shape) < 2 or self.width <= width:
             yield None
             return

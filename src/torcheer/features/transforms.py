@@ -44,7 +44,9 @@ def _mean(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
 def _max(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
     """The largest value over positions, with the same positions as `_mean`."""
     if tensor.is_complex():
-        raise InvalidArgument('transform="max" takes numbers that have an order; a layer is complex. Use a function of yours.')
+        raise InvalidArgument(
+            'transform="max" takes numbers that have an order; a layer is complex. Use a function of your own.'
+        )
     if tensor.dim() < 3:
         return tensor
     is_small = tensor.is_floating_point() and tensor.element_size() == 1

@@ -150,7 +150,7 @@ def read_payload(path: str | os.PathLike[str]) -> Plain:
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{name!r} is not JSON: it is not text.") from error
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{name} is not JSON that can be read ({error}).") from error
+        raise InvalidArgument(f"{name} is not JSON ({error}).") from error
     return check_payload(found, name)
 
 
@@ -158,16 +158,16 @@ def check_payload(found: Any, name: str = "the payload") -> Plain:
     """Return the argument if it is a payload that this version can read; otherwise raise."""
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         said = f" (its format is {found['format']!r:.60})" if isinstance(found, dict) and "format" in found else ""
-        raise InvalidArgument(f"{name} is not a history for the viewer{said}: history.to_json(path) writes those.")
+        raise InvalidArgument(f"{name} is not a history for the viewer{said}: history.to_json(path) writes such files.")
     if found.get("version") != VERSION:
         raise InvalidArgument(
             f"{name} has version {found.get('version')!r:.60} of the format; this torcheer reads version {VERSION}. "
-            "Write it again with this torcheer, or open it with the one that wrote it."
+            "Write it again with this torcheer, or open it with the version that wrote it."
         )
     for key, declared in GRAPH["payload"].items():
         kind = list if declared.type.endswith("[]") else {"string": str, "number": int}.get(declared.type, dict)
         if (declared.is_required or key in found) and not isinstance(found.get(key), kind):
-            raise InvalidArgument(f"{name} is damaged: {key!r} is missing or not what it should be.")
+            raise InvalidArgument(f"{name} is damaged: {key!r} is missing or invalid.")
     return found
 
 

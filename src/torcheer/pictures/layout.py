@@ -216,7 +216,7 @@ def first_laid_out(
         except TooSlow:
             slow = view.size
     raise DrawingFailed(
-        f"no view of {title} could be laid out within {time_limit:g} s. Give it more time (time_limit=120), or "
+        f"no view of {title} could be laid out within {time_limit:g} s. Increase the limit (time_limit=120), or "
         "draw less of it (nesting_depth=1)."
     )
 

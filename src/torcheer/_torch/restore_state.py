@@ -181,6 +181,18 @@ class TensorBackup:
         restore_count(self.tensor, self._writes)
 
 
+class UncopiedGradient:
+    """The gradient of a tensor: the same one is put back, whatever was written to it."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def restore(self) -> None:
+        """Nothing to do: there is no copy."""
+
+
 class UncopiedTensors:
     """What tensors referred to, and marks of the values: other memory is taken back, other values are only noticed."""
 
@@ -596,7 +608,7 @@ class StateRestorer:
         self._backups: dict[int, TensorBackup] = {}
         self._released: list[weakref.ref[Tensor]] = []  # the tensors that were written to, once `let_go` was called
         self._uncopied = UncopiedTensors([])
-        self._gradients: list[tuple[Tensor, TensorBackup | None]] | None = None
+        self._gradients: list[tuple[Tensor, TensorBackup | UncopiedGradient | None]] | None = None
         self._autograd: dict[int, AutogradState] = {}  # by id of the tensor, as it was before its first change
         self._has_switched = False
         self._first_new_hook = RemovableHandle.next_id
@@ -747,7 +759,7 @@ class StateRestorer:
     def back_up_all_but_parameters(self) -> None:
         """Unwatched code is about to run that trains nothing: copy buffers and the tensors that attributes lead to.
 
-        Of parameters only the memory is remembered, not the values: writes to these are noticed and named.
+        Of parameters and gradients only the memory is remembered, not the values: writes to these are noticed and named.
         """
         with DisableTorchFunction():
             self.back_up_script(self._modules)
@@ -755,8 +767,12 @@ class StateRestorer:
             inputs = set(map(id, self._inputs))
             tensors = [one for one in self._tensors() if id(one) not in inputs and not is_lazy(one)]
             self.back_up([one for one in tensors if not isinstance(one, Parameter)], is_suspected=True)
+            leaves = [(one, one.grad) for one in tensors if one.is_leaf]
+            if self._gradients is None:
+                self._gradients = [(one, None if grad is None else UncopiedGradient(grad)) for one, grad in leaves]
             if not self._is_sharded_by_exchange():
-                self._uncopied = UncopiedTensors([one for one in tensors if isinstance(one, Parameter)])
+                gradients = [grad for _, grad in leaves if grad is not None]
+                self._uncopied = UncopiedTensors([*(one for one in tensors if isinstance(one, Parameter)), *gradients])
 
     def back_up_script(self, modules: Iterable[Module]) -> None:
         """Writes inside TorchScript are not seen, so everything it may write to is copied first."""
@@ -775,6 +791,7 @@ class StateRestorer:
             if tensor.is_leaf:  # the pass may tell any of these to require gradients
                 old = tensor.grad
                 self._gradients.append((tensor, TensorBackup(old, is_suspected=True) if old is not None else None))
+                self._remember_tensor_attributes(() if old is None else (old,))
 
     def before_switch(self) -> None:
         """A tensor is about to be told whether it requires gradients: remember which do."""
@@ -807,7 +824,7 @@ class StateRestorer:
         return {storage for tensor in tensors if (storage := storage_of(tensor)) is not None}
 
     def _gradient_backups(self) -> list[TensorBackup]:
-        return [gradient for _, gradient in self._gradients or () if gradient is not None]
+        return [gradient for _, gradient in self._gradients or () if isinstance(gradient, TensorBackup)]
 
     def left_behind(self, before: RandomState) -> LeftBehind | None:
         """What the pass changed, as it is now, before `restore`; None where it changed nothing.
@@ -1035,6 +1052,9 @@ class StateRestorer:
                 if held is value:
                     address = self._addresses().get(id(module), "")
                     return repr(f"{address}.{name}" if address else name)
+        for tensor, gradient in self._gradients or ():
+            if gradient is not None and gradient.tensor is value:
+                return self._name_of_gradient(tensor)
         if any(value is given for given in self._inputs):
             return f"an input of shape {tuple(value.shape)}"
         return f"a {type(value).__name__} that the model holds"

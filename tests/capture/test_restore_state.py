@@ -158,6 +158,22 @@ def test_a_log_keeps_what_a_model_writes_to_gradients_that_were_there(write):
     assert torch.equal(written, weight.grad)
 
 
+def test_attributes_of_gradients_are_put_back():
+    model = nn.Linear(4, 4)
+    model.weight.grad, model.bias.grad = torch.ones(4, 4), torch.ones(4)
+    model.weight.grad.norm_before = 4.0
+
+    def forward(t):
+        model.weight.grad.norm_before = 5.0
+        model.bias.grad.is_seen = True
+        model.bias.grad = model.bias.grad * 2
+        return model(t)
+
+    torcheer.log_forward_pass(forward, wide)
+    assert vars(model.weight.grad) == {"norm_before": 4.0}
+    assert vars(model.bias.grad) == {}
+
+
 def sparse(coalesced):
     places, values = torch.tensor([[0, 1, 1], [2, 0, 0]]), torch.tensor([1.0, 2.0, 3.0])
     made = torch.sparse_coo_tensor(places, values, (4, 4), check_invariants=True)

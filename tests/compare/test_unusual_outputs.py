@@ -123,3 +123,47 @@ def test_unusual_buffers_are_compared_by_their_values(kind):
     assert [one.name for one in comparison.parameters] == ["weight"]
     assert comparison.parameters[0].difference.largest > 0
     assert comparison.culprit.is_explained_by_parameters
+
+
+KINDS = {
+    **MAKERS,
+    "float32": lambda t: t,
+    "float64": lambda t: t.double(),
+    "complex": lambda t: t.to(torch.complex64),
+    "conjugated": lambda t: torch.complex(t, t).conj(),
+    "integer": lambda t: (t * 100).long(),
+    "boolean": lambda t: t > 1.5,
+    "number": lambda t: t.sum(),
+    "none": lambda t: None,
+}
+SAME = {frozenset(pair) for pair in (("float32", "float64"), ("float32", "complex"), ("float64", "complex"))}
+SAME |= {frozenset((dense, one)) for dense in ("float32", "float64", "complex") for one in ("sparse", "csr")}
+SAME |= {frozenset(("sparse", "csr"))}
+
+
+@pytest.mark.parametrize("one", KINDS)
+def test_outputs_of_every_two_kinds_are_compared_by_their_values(one):
+    for other in KINDS:
+        with torch.no_grad():
+            comparison = tl.compare_models(lambda t: KINDS[one](t + 1), lambda t, other=other: KINDS[other](t + 1), x)
+        assert bool(comparison) is (one == other or frozenset((one, other)) in SAME), (one, other, comparison.headline)
+        assert str(comparison)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "csr", "float32", "complex"])
+def test_an_output_that_only_one_returns_is_seen_beside_another_kind(kind):
+    def one(t):
+        return KINDS[kind](t * 2)
+
+    def two(t):
+        y = t * 2
+        return y, y + 1
+
+    with torch.no_grad():
+        assert tl.compare_models(one, two, x).verdict == "different"
+        assert tl.compare_models(two, one, x).verdict == "different"
+
+
+def test_a_real_part_that_was_left_out_is_named():
+    comparison = tl.compare_models(lambda t: torch.fft.fft(t).real, torch.fft.fft, x)
+    assert comparison.headline == "different: real_1_2 runs in a and not in b"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import OrderedDict
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -534,6 +535,39 @@ def test_activation_leaves_inputs_that_the_model_writes_to_as_they_were(key, is_
         value.sum().backward()
         gradient = torch.autograd.grad(model.last(x.relu() + 2 * more).sum(), model.last.weight)[0]
         assert torch.equal(model.last.weight.grad, gradient)
+
+
+GRADIENTS = {
+    "replaced": lambda layer: setattr(layer.weight, "grad", torch.zeros(4, 4)),
+    "removed": lambda layer: setattr(layer.weight, "grad", None),
+    "added": lambda layer: layer(torch.ones(2, 4)).sum().backward(),
+    "written to": lambda layer: layer.weight.grad.mul_(2),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+@pytest.mark.parametrize("key", ["last", "linear_2"])
+def test_activation_leaves_gradients_or_names_them(name, key):
+    """As parameters they are not copied: what is written into one that is there is named."""
+
+    class Training(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, t):
+            GRADIENTS[name](self.first)
+            return self.last(self.first(t))
+
+    model = Training()
+    gradient = model.first.weight.grad = torch.ones(4, 4)
+    is_lost = name in ("added", "written to") and key == "last"
+    named = pytest.warns(torcheer.StateNotRestored, match="the gradient of 'first.weight'") if is_lost else nullcontext()
+    with named:
+        torcheer.activation(model, torch.ones(2, 4), key)
+    assert model.first.weight.grad is gradient
+    assert model.first.bias.grad is None
+    assert is_lost or torch.equal(gradient, torch.ones(4, 4))
 
 
 def test_activation_with_named_arguments():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import torcheer
 from models import Mlp
@@ -214,6 +216,63 @@ def test_a_document_that_makes_no_sense_is_refused(path, change):
 def test_a_function_of_an_unknown_kind_is_told(path, change):
     with pytest.raises(UnreadableFile, match="a function is of an unknown kind"):
         torcheer.load(rewrite(path, change))
+
+
+class Varied(nn.Module):
+    """Calls functions with one tensor, two tensors, a number, a whole number as index."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(4, 4)
+        self.register_buffer("places", torch.tensor([0, 1]))
+
+    def forward(self, t):
+        t = t.t() @ t + self.table(self.places).sum()
+        return t.mul_(2)[0], torch.topk(t, 2), nn.functional.pad(t, (1, 1)).index_select(0, self.places)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "other",
+    [
+        "torch.embedding_bag", "torch.nn.functional.scaled_dot_product_attention", "torch.Tensor.__getitem__", "torch.sum",
+        "torch.Tensor.view", "torch.softmax", "torch.bmm", "torch.nn.functional.layer_norm", "torch.conv2d", "torch.cat",
+        "torch.Tensor.expand", "torch.trace",
+    ],
+)  # fmt: skip
+def test_functions_that_do_not_fit_their_arguments_are_told_by_every_call(other, tmp_path):
+    """A file may say that any operation was a call of any function."""
+    model, t = Varied(), torch.rand(2, 4)
+    history = torcheer.log_forward_pass(model, t)
+    path = history.save(tmp_path / "run.safetensors", params=True)
+    name = other.rpartition(".")[2]
+    whole = path.read_bytes()
+
+    def functions(document):
+        return [one for one in document["functions"][1] if "found" in one]
+
+    def use(found):
+        calls = [
+            lambda: str(found.summary()),
+            lambda: found.memory,
+            found.validate,
+            lambda: found.to_html(tmp_path / "page.html"),
+            lambda: [operation.heads for operation in found.operations],
+            lambda: torcheer.compare(history, found).headline,
+            lambda: torcheer.compare(found, history).headline,
+        ]
+        for call in calls:
+            with contextlib.suppress(torcheer.TorcheerError):
+                call()
+
+    counts = []
+    rewrite(path, lambda document: counts.append(len(functions(document))))
+    assert counts[0] > 6
+    for at in range(counts[0]):
+        path.write_bytes(whole)
+        rewrite(path, lambda document, at=at: functions(document)[at].update(name=name, found=other, plain=name.strip("_")))
+        with contextlib.suppress(torcheer.TorcheerError):
+            use(torcheer.load(path))
 
 
 @pytest.mark.parametrize(

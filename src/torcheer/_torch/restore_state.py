@@ -185,6 +185,18 @@ class TensorBackup:
         restore_count(self.tensor, self._writes)
 
 
+class UncopiedGradient:
+    """The gradient of a tensor: the same one is put back, whatever was written to it."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def restore(self) -> None:
+        """Nothing to do: there is no copy."""
+
+
 class UncopiedTensors:
     """The memory and a sample of the values of tensors that are not copied: replaced memory is restored, changed values are
     only detected.
@@ -605,7 +617,7 @@ class StateRestorer:
         self._backups: dict[int, TensorBackup] = {}
         self._released: list[weakref.ref[Tensor]] = []  # the tensors that were written to, after `let_go`
         self._uncopied = UncopiedTensors([])
-        self._gradients: list[tuple[Tensor, TensorBackup | None]] | None = None
+        self._gradients: list[tuple[Tensor, TensorBackup | UncopiedGradient | None]] | None = None
         self._autograd: dict[int, AutogradState] = {}  # by tensor id: the state before the first change
         self._has_switched = False
         self._first_new_hook = RemovableHandle.next_id
@@ -758,7 +770,7 @@ class StateRestorer:
     def back_up_all_but_parameters(self) -> None:
         """Called before unwatched code that trains nothing: copy buffers and tensors in attributes.
 
-        For parameters only the memory is remembered, not the values: writes to them are detected and reported.
+        For parameters and gradients only the memory is remembered, not the values: writes to them are detected and reported.
         """
         with DisableTorchFunction():
             self.back_up_script(self._modules)
@@ -766,8 +778,12 @@ class StateRestorer:
             inputs = set(map(id, self._inputs))
             tensors = [one for one in self._tensors() if id(one) not in inputs and not is_lazy(one)]
             self.back_up([one for one in tensors if not isinstance(one, Parameter)], is_suspected=True)
+            leaves = [(one, one.grad) for one in tensors if one.is_leaf]
+            if self._gradients is None:
+                self._gradients = [(one, None if grad is None else UncopiedGradient(grad)) for one, grad in leaves]
             if not self._is_sharded_by_exchange():
-                self._uncopied = UncopiedTensors([one for one in tensors if isinstance(one, Parameter)])
+                gradients = [grad for _, grad in leaves if grad is not None]
+                self._uncopied = UncopiedTensors([*(one for one in tensors if isinstance(one, Parameter)), *gradients])
 
     def back_up_script(self, modules: Iterable[Module]) -> None:
         """Copy everything that TorchScript may write to, because writes inside it are not seen."""
@@ -786,6 +802,7 @@ class StateRestorer:
             if tensor.is_leaf:  # the pass may make any of these require gradients
                 old = tensor.grad
                 self._gradients.append((tensor, TensorBackup(old, is_suspected=True) if old is not None else None))
+                self._remember_tensor_attributes(() if old is None else (old,))
 
     def before_switch(self) -> None:
         """Called before a tensor's `requires_grad` changes: remember the autograd state of all tensors."""
@@ -818,7 +835,7 @@ class StateRestorer:
         return {storage for tensor in tensors if (storage := storage_of(tensor)) is not None}
 
     def _gradient_backups(self) -> list[TensorBackup]:
-        return [gradient for _, gradient in self._gradients or () if gradient is not None]
+        return [gradient for _, gradient in self._gradients or () if isinstance(gradient, TensorBackup)]
 
     def left_behind(self, before: RandomState) -> LeftBehind | None:
         """What the pass changed, in its present state, before `restore`; None if it changed nothing.
@@ -1050,6 +1067,9 @@ class StateRestorer:
                 if held is value:
                     address = self._addresses().get(id(module), "")
                     return repr(f"{address}.{name}" if address else name)
+        for tensor, gradient in self._gradients or ():
+            if gradient is not None and gradient.tensor is value:
+                return self._name_of_gradient(tensor)
         if any(value is given for given in self._inputs):
             return f"an input of shape {tuple(value.shape)}"
         return f"a {type(value).__name__} that the model holds"

@@ -7,6 +7,7 @@ projections, belong to which head.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from .._torch.functions.facts import Origin
 from .._torch.internals import DisableTorchFunction, seen_by
 from .._torch.shapes import RaggedShape
 from ..changes import HeadAxis
-from ..errors import InvalidArgument, LayerNotFound
+from ..errors import InvalidArgument, LayerNotFound, TorcheerError
 from ..log.operation import OperationFacts, children_of, index_of, parents_of
 from ..log.templates import fill_call
 
@@ -195,6 +196,18 @@ class Part:
 WHOLE = Part()
 
 
+@contextlib.contextmanager
+def _what_does_not_fit() -> Iterator[None]:
+    """Tell where arguments are not those of attention, as the file of a saved history may say."""
+    try:
+        yield
+    except (TorcheerError, torch.cuda.OutOfMemoryError):
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        pass_interrupts_on(error)
+        raise InvalidArgument(f"attention cannot be worked out from what is logged: {type(error).__name__}: {error}") from error
+
+
 @dataclass(frozen=True, slots=True)
 class Attention:
     """One attention of a log. It holds the tensors that its heads are computed from, when they are asked for."""
@@ -204,7 +217,7 @@ class Attention:
 
     def heads(self, part: Part = WHOLE) -> Heads:
         """Its heads."""
-        with torch.no_grad(), DisableTorchFunction():
+        with torch.no_grad(), DisableTorchFunction(), _what_does_not_fit():
             return self.work_out(part)
 
 
@@ -472,7 +485,7 @@ def attention_of(operation: OperationFacts) -> Attention:
     if isinstance(operation.tensor_shape, RaggedShape):
         raise InvalidArgument(NESTED)
     read = READERS.get(operation._record.function.plain_name, read_written_out)
-    with torch.no_grad(), DisableTorchFunction():
+    with torch.no_grad(), DisableTorchFunction(), _what_does_not_fit():
         return read(operation)
 
 

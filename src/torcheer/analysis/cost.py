@@ -41,7 +41,7 @@ def work_of(call: TorchCall, formulas: Mapping[str, Formula] | None = None) -> W
         return NOTHING if is_view(call.name.removesuffix("_copy")) else None
     try:
         work = found(call)
-    except (LookupError, ValueError, TypeError, ZeroDivisionError):  # not called as the formula expects
+    except (AttributeError, LookupError, StopIteration, TypeError, ValueError, ZeroDivisionError):  # not called as expected
         return None
     if work is None or not work.flops:
         return work

@@ -117,7 +117,7 @@ class Storages:
 
     def _is_basic(self, call: TorchCall) -> bool:
         """Whether an index makes a view: no lists, masks or tensors of indices in it."""
-        index = call.args[1]
+        index = call.args[1] if len(call.args) > 1 else None
         items = index if type(index) is tuple else (index,)
         for item in items:
             if item is None or item is ... or type(item) in (int, slice):

@@ -206,7 +206,18 @@ def align(a: Side, b: Side) -> Alignment:
     move_gaps(alignment)
     _match_what_is_left(alignment)
     _match_crossed(alignment)
+    _drop_guesses(alignment)
     return alignment
+
+
+def _drop_guesses(found: Alignment) -> None:
+    """Forget matches of different functions of which a value cannot be compared, as of sparse ones: nothing speaks for them."""
+    for number, partner in list(found.of_b.items()):
+        one, other = found.pair(number)
+        if one.layer_type == other.layer_type or not (one.has_saved_activations and other.has_saved_activations):
+            continue
+        if found.a.value(partner) is None or found.b.value(number) is None:
+            found.drop(number)
 
 
 def _align_around(

@@ -144,6 +144,8 @@ def absolute_values(tensor: Tensor) -> Tensor:
 
 
 def _measured(one: Tensor, other: Tensor, like: Tensor | None) -> Difference:
+    if one.is_complex() is not other.is_complex():
+        one, other = one.to(torch.complex128), other.to(torch.complex128)
     a, b = _wide(one).reshape(-1), _wide(other).reshape(-1)
     if a.dtype != b.dtype:
         a, b = a.double(), b.double()

@@ -132,7 +132,10 @@ class Observer(ABC):
         """
         record = self.side.log.operations[number]
         with DisableTorchFunction(), torch.no_grad():
-            target = target.detach().to(value.device, value.dtype)
+            if not _is_alike(target, value):
+                return value
+            target = target.detach()
+            target = (target.real if target.is_complex() and not value.is_complex() else target).to(value.device, value.dtype)
             if same_bits(target, value):
                 return value
             is_written = record.overwritten is not None
@@ -148,6 +151,11 @@ class Observer(ABC):
         """True if a result shares memory with the call's arguments."""
         given = {storage for tensor in tensors_of(self._arguments) for storage in storages_of(tensor)}
         return not given.isdisjoint(storages_of(value))
+
+
+def _is_alike(one: Tensor, other: Tensor) -> bool:
+    """Whether torch copies the values of one tensor into the other: not from a dense one into a sparse one, for example."""
+    return one.shape == other.shape and one.layout is other.layout and one.is_quantized is other.is_quantized
 
 
 def _like(value: Tensor, target: Tensor) -> Tensor:

@@ -82,7 +82,10 @@ def _patterns(attention: Attention, side: int, heads: int) -> Plain | None:
     step = max(1, queries // (height * _READ))
     if count * (queries // step) * keys > _MOST_SCORES:
         return None
-    pattern = real(attention.heads(Part(is_first_only=True, step=step)).pattern[0, :heads]).nan_to_num(0).cpu()
+    try:
+        pattern = real(attention.heads(Part(is_first_only=True, step=step)).pattern[0, :heads]).nan_to_num(0).cpu()
+    except TorcheerError:  # its tensors do not fit one another: a saved file may say anything
+        return None
     maps = _summed(pattern, queries, step, height, width).clamp_(min=0)
     high = float(maps.max())
     codes = (maps / high).sqrt_().mul_(255).round_().to(torch.uint8) if high > 0 else maps.to(torch.uint8)

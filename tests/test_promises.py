@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,11 +16,10 @@ import torcheer
 from catalogue import CATALOGUE, Entry
 from catalogue.state import ALIKE
 from models import unchanged
+from promises import assert_logged_as_it_runs, assert_same_values, made, uninitialised
 from saved_equality import differences, graph_of
 from torcheer import TorcheerError, changes
-from torcheer._torch.internals import is_functorch_wrapped
-from torcheer.replay.comparison import difference, same_bits
-from torcheer.replay.walk import tensors_of
+from torcheer.replay.comparison import same_bits
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 MODES = {"gradients": torch.enable_grad, "no gradients": torch.no_grad, "inference": torch.inference_mode}
@@ -65,39 +62,6 @@ OTHER_WITHOUT_VALUES = {
 ENDS_THE_PROCESS = {"empty the storage"}  # where a tensor is read whose memory the model freed
 
 
-def seed() -> None:
-    torch.manual_seed(0)
-    random.seed(0)
-    np.random.seed(0)
-
-
-def made(entry: Entry) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """A new model and its arguments; from here on every run draws the same."""
-    seed()
-    model, args, kwargs = entry.make(), entry.given(), dict(entry.kwargs)
-    seed()
-    return model, args, kwargs
-
-
-def uninitialised(history: torcheer.ModelHistory) -> set[str]:
-    """What is in memory that nobody wrote to."""
-    found: set[str] = set()
-    for one in history.operations:
-        is_empty = one.layer_type in ("empty", "emptylike", "emptystrided", "newempty")
-        if is_empty or (one.layer_type in ("setdata", "setitem", "alias") and found & set(one.parent_layers)):
-            found.add(one.label)
-    return found
-
-
-def assert_same_values(one: torcheer.ModelHistory, other: torcheer.ModelHistory) -> None:
-    """Bit for bit, where both have values; not of memory that nobody wrote to."""
-    untold = uninitialised(one)
-    for ours, theirs in zip(one.operations, other.operations, strict=True):
-        if theirs.has_saved_activations and ours.label not in untold:
-            made, again = ours.tensor_contents, theirs.tensor_contents
-            assert same_bits(made, again), f"{ours.label}: {difference(made, again)}"
-
-
 @contextmanager
 def refused(name: str, names: set[str], kind: type[Exception] = TorcheerError) -> Iterator[None]:
     """What is done with these models, and no others, raises an error of torcheer's."""
@@ -107,14 +71,6 @@ def refused(name: str, names: set[str], kind: type[Exception] = TorcheerError) -
     except kind as error:
         raised = error
     assert (raised is not None) == (name in names), raised
-
-
-def outcome(call: Callable[[], Any]) -> Any:
-    """What a call returns, or the error of torch that it raises."""
-    try:
-        return call()
-    except RuntimeError as error:
-        return error
 
 
 @dataclass
@@ -145,26 +101,7 @@ def logged(request: pytest.FixtureRequest) -> Logged:
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_a_model_is_logged_as_it_runs_proved_and_left_as_it_was(name, mode):
     with MODES[mode]():
-        twin, args, kwargs = made(CATALOGUE[name])
-        given = [one.detach().clone() for one in tensors_of((args, kwargs))]
-        expected = outcome(lambda: tensors_of(twin(*args, **kwargs)))
-        model, args, kwargs = made(CATALOGUE[name])
-        with unchanged(model, args, kwargs):
-            history = outcome(lambda: torcheer.log_forward_pass(model, args, kwargs))
-        if isinstance(history, RuntimeError):
-            assert str(history) == str(expected)
-            return
-        assert not isinstance(expected, RuntimeError), expected
-        ours = [one.tensor_contents for one in history.outputs]
-        assert len(ours) == len(expected)
-        assert all(map(same_bits, ours, expected))
-        assert not any(is_functorch_wrapped(one) for one in ours)
-        if len(given) == len(history.inputs):
-            assert all(map(same_bits, [one.tensor_contents for one in history.inputs], given))
-        with unchanged(model, args, kwargs):
-            report = torcheer.validate_forward_pass(model, args, kwargs)
-        assert report, str(report)
-        assert report.num_operations == history.num_operations
+        assert_logged_as_it_runs(CATALOGUE[name])
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

@@ -277,8 +277,7 @@ def test_tensors_in_any_container_enter_and_leave_a_module(make):
         assert len(history.modules[f"{address}:1"].inputs) == 2
         assert len(history.modules[f"{address}:1"].outputs) == 2
     assert {layer.layer_type for layer in history.modules["one:1"].inputs} == {"mul"}
-    report = torcheer.validate_forward_pass(Model(), (a, b))
-    assert report, str(report)
+    assert torcheer.validate_forward_pass(Model(), (a, b))
 
 
 def test_the_validator_notices_tensors_that_capture_overlooks(monkeypatch):

@@ -124,16 +124,6 @@ def test_a_loop_over_different_parameters(count):
     assert layers(log(made_of(forward, weights=weights), x)) == expected
 
 
-class Cell(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.i2h = nn.Linear(4, 4)
-        self.h2h = nn.Linear(4, 4)
-
-    def forward(self, t: Tensor, h: Tensor) -> Tensor:
-        return torch.tanh(self.i2h(t) + self.h2h(h))
-
-
 @pytest.mark.parametrize("count", [2, 4])
 def test_residual_connections_around_different_blocks(count):
     def forward(self, t):

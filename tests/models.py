@@ -6,7 +6,7 @@ import copy
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torcheer
+from snapshot import Snapshot
 
 
 class Mlp(nn.Module):
@@ -141,12 +142,36 @@ def log(function: Callable[..., Any], *args: Any, **options: Any) -> torcheer.Mo
 
 
 @contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
-    """Asserts that nothing about the model or the random state changes inside."""
-    before = world(model)
+def unchanged(*values: Any) -> Iterator[None]:
+    """Asserts that nothing about models, arguments and what they hold, nor the random state, changes inside."""
+    before = Snapshot(*values)
     yield
-    after = world(model)
-    assert same(before, after), [k for k in before if not same(before[k], after[k])]
+    changed = before.differences(Snapshot(*values))
+    assert not changed, changed
+
+
+class Buffer(NamedTuple):
+    """A part of a module that is registered as a buffer."""
+
+    tensor: Tensor
+    persistent: bool = True
+
+
+def made_of(forward: Callable[..., Any], /, **parts: Any) -> nn.Module:
+    """A module with these submodules, parameters, buffers and attributes, and this forward."""
+    made = type("Model", (nn.Module,), {"forward": forward, "__module__": forward.__module__ or __name__})()
+    for name, part in parts.items():
+        if isinstance(part, Buffer):
+            made.register_buffer(name, part.tensor, part.persistent)
+        else:
+            setattr(made, name, part)
+    return made
+
+
+def autograd_function(name: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
+    """A function with a backward of its own."""
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward), "__module__": forward.__module__}
+    return type(name, (torch.autograd.Function,), methods)
 
 
 def relu_twice(x: Tensor) -> Tensor:

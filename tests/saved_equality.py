@@ -175,3 +175,17 @@ def sharing(tensors: dict[str, Any]) -> list[set[str]]:
             found[-1].add(name)
             end = max(end, last)
     return sorted((group for group in found if len(group) > 1), key=sorted)
+
+
+def graph_of(history: torcheer.ModelHistory) -> list[tuple[Any, ...]]:
+    """Everything about the operations of a history that options must not change."""
+    return [
+        (
+            *(operation.label, operation.func_applied_name, tuple(operation.tensor_shape), operation.tensor_dtype),
+            *(operation.parent_layers, operation.child_layers, operation.parent_arg_positions),
+            *(operation.containing_modules, operation.modules_exited, operation.is_inplace),
+            *(operation.output_path, operation.composite, [param.name for param in operation.parent_params]),
+            str(operation.source),
+        )
+        for operation in history.operations
+    ]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import torcheer
-from models import Mlp, labels, log
+from models import Mlp, labels, log, made_of
 from torcheer import InvalidArgument
 
 x = torch.rand(3, 4)
@@ -85,11 +85,7 @@ def test_any_callable_is_a_model(kind):
 
 
 def test_modules_made_on_the_fly_are_named_after_their_class():
-    class Maker(nn.Module):
-        def forward(self, t):
-            return nn.Softmax(-1)(t) + nn.Softmax(-1)(t)
-
-    history = log(Maker(), x)
+    history = log(made_of(lambda self, t: nn.Softmax(-1)(t) + nn.Softmax(-1)(t)), x)
     assert {"Softmax", "Softmax_2"} <= set(history.keys())
 
 

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils import _pytree
 
 import torcheer
+from models import made_of
 from torcheer._torch.containers import (
     Attribute,
     Nth,
@@ -575,19 +576,11 @@ def test_reading_a_container_is_not_recorded():
         def __len__(self):
             return 2
 
-    class Inner(nn.Module):
-        def forward(self, given):
-            return given.base + 1
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = Inner()
-
-        def forward(self, t):
-            return self.inner(Lazy(t))
-
-    history = torcheer.log_forward_pass(Model(), torch.ones(2), keep_orphans=True)
+    history = torcheer.log_forward_pass(
+        made_of(lambda self, t: self.inner(Lazy(t)), inner=made_of(lambda self, given: given.base + 1)),
+        torch.ones(2),
+        keep_orphans=True,
+    )
     assert "mul" not in {layer.layer_type for layer in history}
 
 
@@ -671,17 +664,16 @@ def test_nesting_may_be_deeper_than_python_recurses(wrap):
 
 
 def test_deep_arguments_are_given_to_a_model_as_copies():
-    class Model(nn.Module):
-        def forward(self, given):
-            given.append("changed")
-            while isinstance(given, list):
-                given = given[0]
-            return given + 1
+    def forward(self, given):
+        given.append("changed")
+        while isinstance(given, list):
+            given = given[0]
+        return given + 1
 
     value = [torch.ones(1)]
     for _ in range(1_200):
         value = [value]
-    history = torcheer.log_forward_pass(Model(), (value,))
+    history = torcheer.log_forward_pass(made_of(forward), (value,))
     assert len(value) == 1
     assert len(history.inputs) == 1
 

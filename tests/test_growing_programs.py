@@ -84,9 +84,6 @@ USES: dict[str, Use] = {
 }
 
 
-_OF_ONE_CALL = [("csv", written_rows), ("json", arguments), ("csv", arguments), ("validate", arguments)]
-
-
 def lines_of(use: Callable[[], object]) -> int:
     with LinesRun() as run:
         use()

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import torch_vis
 import torcheer
+from models import made_of
 from torcheer import InvalidArgument, Xray
 from torcheer._torch.inputs import LEFT_OUT, as_arguments
 
@@ -49,16 +50,6 @@ class Tuple(nn.Module):
 
     def forward(self, pair, *, scale=1.0):
         return pair[0] * scale + pair[1]
-
-
-class Keywords(nn.Module):
-    def forward(self, **inputs):
-        return inputs["input_ids"] * 2
-
-
-class Mixed(nn.Module):
-    def forward(self, input_ids, **others):
-        return input_ids + others.get("bias", 0)
 
 
 class Batch(nn.Module):
@@ -103,8 +94,11 @@ def test_any_mapping_is_named_arguments(make):
     assert roles(Two(), a, make(mask=b)) == ["args[0]", "kwargs['mask']"]
     assert roles(Two(), None, make(x=a, mask=b)) == ["kwargs['x']", "kwargs['mask']"]
     assert roles(Two(), make(x=a, mask=b)) == ["kwargs['x']", "kwargs['mask']"]
-    assert roles(Keywords(), make(input_ids=a)) == ["kwargs['input_ids']"]
-    assert roles(Mixed(), make(input_ids=a, bias=b)) == ["kwargs['input_ids']", "kwargs['bias']"]
+    assert roles(made_of(lambda self, **inputs: inputs["input_ids"] * 2), make(input_ids=a)) == ["kwargs['input_ids']"]
+    assert roles(made_of(lambda self, input_ids, **others: input_ids + others.get("bias", 0)), make(input_ids=a, bias=b)) == [
+        "kwargs['input_ids']",
+        "kwargs['bias']",
+    ]
 
 
 def test_a_mapping_that_names_other_things_is_one_argument():
@@ -112,11 +106,7 @@ def test_a_mapping_that_names_other_things_is_one_argument():
     assert roles(Batch(), ({"x": a, "y": b},)) == ["args[0]['x']", "args[0]['y']"]
     assert roles(Batch(), {"batch": {"x": a, "y": b}}) == ["kwargs['batch']['x']", "kwargs['batch']['y']"]
 
-    class Partly(nn.Module):
-        def forward(self, x):
-            return x["x"] + x["y"]
-
-    assert roles(Partly(), {"x": a, "y": b}) == ["args[0]['x']", "args[0]['y']"]
+    assert roles(made_of(lambda self, x: x["x"] + x["y"]), {"x": a, "y": b}) == ["args[0]['x']", "args[0]['y']"]
 
 
 def test_a_tuple_is_the_one_argument_where_forward_has_one_positional_parameter():
@@ -313,12 +303,11 @@ def test_the_model_s_own_error_is_the_cause_and_the_history_is_kept():
 
 
 def test_errors_that_are_not_about_the_form_of_the_inputs_are_the_model_s_own():
-    class Failing(nn.Module):
-        def forward(self, items):
-            raise TypeError("something else")
+    def forward(self, items):
+        raise TypeError("something else")
 
     with pytest.raises(TypeError, match="something else"):
-        torcheer.log_forward_pass(Failing(), [a, b])
+        torcheer.log_forward_pass(made_of(forward), [a, b])
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         torcheer.log_forward_pass(One(), torch.rand(2, 5))
 

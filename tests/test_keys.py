@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torcheer
-from models import log
+from models import log, made_of
 from torcheer import AmbiguousKey, InvalidArgument, LayerNotFound, Operation, Xray
 from torcheer.cli import main
 from torcheer.graph import ancestors, build_graph, collapse
@@ -499,14 +499,10 @@ def test_parts_of_names_are_a_convenience_of_lookup_alone(model, history):
 
 
 def test_a_text_that_fits_several_is_ambiguous_only_in_lookup():
-    class Either(nn.Module):
-        def forward(self, t, rectify):
-            return t.relu() if rectify else t.tanh()
-
     class Both(nn.Module):
         def __init__(self):
             super().__init__()
-            self.either = Either()
+            self.either = made_of(lambda self, t, rectify: t.relu() if rectify else t.tanh())
 
         def forward(self, t):
             return self.either(self.either(t, True), False)
@@ -588,21 +584,11 @@ def test_what_is_not_meant_is_let_go_as_the_model_runs(key):
 def test_what_a_module_is_given_is_kept_as_it_was():
     """By position, by name, also when the module overwrites it."""
 
-    class Scale(nn.Module):
-        def forward(self, t, *, by):
-            return t * by
+    def forward(self, t):
+        t = self.relu(t - 0.5)
+        return self.scale(t, by=t.sum())
 
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.relu = nn.ReLU(inplace=True)
-            self.scale = Scale()
-
-        def forward(self, t):
-            t = self.relu(t - 0.5)
-            return self.scale(t, by=t.sum())
-
-    model = Net()
+    model = made_of(forward, relu=nn.ReLU(inplace=True), scale=made_of(lambda self, t, *, by: t * by))
     history = log(model, x, layers_to_save=["input:relu", "input:scale[1]"])
     assert [one.layer_type for one in history.saved] == ["sub", "sum"]
     assert torch.equal(history["input:relu"].activation, x - 0.5)

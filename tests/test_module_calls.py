@@ -13,26 +13,20 @@ from torch import nn
 from torch.nn.modules import module as module_hooks
 
 import torcheer
-from models import Convolutional, unchanged
+from models import Convolutional, made_of, unchanged
 from torcheer import InvalidArgument
 from torcheer.live.module_calls import ModuleInput
 
 
-class Residual(nn.Module):
+def residual(self, x: torch.Tensor) -> torch.Tensor:
     """A layer that runs twice, a layer that only hands on, code between layers, a result of the module's own code."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shared = nn.Linear(4, 4)
-        self.drop = nn.Dropout(0.5).eval()
-        self.norm = nn.LayerNorm(4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.norm(self.shared(self.drop(self.shared(x) * 2)))
+    return x + self.norm(self.shared(self.drop(self.shared(x) * 2)))
 
 
 def model() -> nn.Module:
-    return nn.Sequential(Residual(), nn.Linear(4, 2))
+    return nn.Sequential(
+        made_of(residual, shared=nn.Linear(4, 4), drop=nn.Dropout(0.5).eval(), norm=nn.LayerNorm(4)), nn.Linear(4, 2)
+    )
 
 
 def given() -> torch.Tensor:
@@ -120,12 +114,8 @@ def test_sources_are_calls_and_inputs():
 
 
 def test_modules_that_belong_to_no_model_are_named_after_their_classes():
-    class Makes(nn.Module):
-        def forward(self, x):
-            return nn.ReLU()(nn.ReLU()(x))
-
     with torcheer.watch_modules(nn.Identity()) as calls:
-        nn.Sequential(Makes())(torch.ones(1))
+        nn.Sequential(made_of(lambda self, x: nn.ReLU()(nn.ReLU()(x))))(torch.ones(1))
     assert [one.address for one in calls] == ["Sequential", "Sequential.0", "Sequential.0.ReLU", "Sequential.0.ReLU_2"]
 
 
@@ -161,19 +151,13 @@ def test_calls_that_an_interrupt_left_do_not_take_the_place_of_others():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise KeyboardInterrupt
 
-    class Catching(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Sequential(Interrupted())
-            self.last = nn.Linear(4, 2)
+    def catching(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            self.inner(x)
+        except KeyboardInterrupt:
+            return x * 2
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            try:
-                self.inner(x)
-            except KeyboardInterrupt:
-                return x * 2
-
-    net = nn.Sequential(Catching(), nn.Linear(4, 2))
+    net = nn.Sequential(made_of(catching, inner=nn.Sequential(Interrupted()), last=nn.Linear(4, 2)), nn.Linear(4, 2))
     with torcheer.watch_modules(net) as calls:
         net(given()).sum().backward()
     told = [(one.label, one.outer.label if one.outer else None, one.output_shapes, one.ended > 0) for one in calls]
@@ -210,18 +194,16 @@ class Slow(torch.autograd.Function):
 def test_the_backward_pass_of_a_layer_ends_with_its_first_operation(operations, onward):
     """However many operations come after it, wherever gradients go on to from there."""
 
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.rand(4))
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = Slow.apply(x) * self.weight if onward.endswith("before its parameters") else Slow.apply(x * self.weight)
+        for _ in range(operations):
+            x = x * 2
+        return x
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = Slow.apply(x) * self.weight if onward.endswith("before its parameters") else Slow.apply(x * self.weight)
-            for _ in range(operations):
-                x = x * 2
-            return x
-
-    net = nn.Sequential(nn.Linear(4, 4) if onward.startswith("to a layer") else nn.Identity(), Layer())
+    net = nn.Sequential(
+        nn.Linear(4, 4) if onward.startswith("to a layer") else nn.Identity(),
+        made_of(forward, weight=nn.Parameter(torch.rand(4))),
+    )
     Slow.ended.clear()
     with torcheer.watch_modules(net) as calls:
         net(torch.rand(3, 4, requires_grad=onward == "to an input")).sum().backward()

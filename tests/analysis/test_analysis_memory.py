@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import torcheer
-from models import Branching, Convolutional, Mlp, log
+from models import Branching, Convolutional, Mlp, autograd_function, log, made_of
 from test_real_models import IDS, IMAGE, LANGUAGE, VISION
 from torcheer.analysis import device_memory, memory_of
 
@@ -140,19 +140,14 @@ STEPS = {
 def test_any_chain_of_steps_has_the_timeline_that_is_real(names, gradients):
     weight = nn.Parameter(torch.rand(4, 4))
 
-    class Chain(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = weight
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = x * self.weight
-            for name in names:
-                x = STEPS[name](x)
-            return x
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * self.weight
+        for name in names:
+            x = STEPS[name](x)
+        return x
 
     with torch.set_grad_enabled(gradients):
-        _, compared = measured(Chain(), torch.rand(4, 4))
+        _, compared = measured(made_of(forward, weight=weight), torch.rand(4, 4))
     assert all(ours == real for _, ours, real in compared), [one for one in compared if one[1] != one[2]]
 
 
@@ -240,11 +235,7 @@ def test_views_and_in_place_results_cost_nothing():
 
 
 def test_a_module_holds_its_arguments_while_it_runs():
-    class Two(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.sum() + 1
-
-    model = nn.Sequential(nn.Linear(2, 100), Two())
+    model = nn.Sequential(nn.Linear(2, 100), made_of(lambda self, x: x.sum() + 1))
     with torch.no_grad():
         memory = memory_of(torcheer.log_forward_pass(model, torch.ones(1, 2)))
     assert memory.live == (8, 408, 412, 416, 12)
@@ -307,25 +298,15 @@ def test_parameters_are_counted_apart():
 def test_what_a_custom_function_saves_is_not_in_the_timeline():
     """A limit: its node belongs to no recorded call, so the timeline is below what is alive, never above."""
 
-    class Twice(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x * 2
+    def twice_forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
 
-        @staticmethod
-        def backward(ctx, grad):
-            return grad * 2
+    Twice = autograd_function("Twice", twice_forward, lambda ctx, grad: grad * 2)
 
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(3))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return Twice.apply(x * self.weight) + 1
-
-    history, compared = measured(Model(), torch.ones(3))
+    history, compared = measured(
+        made_of(lambda self, x: Twice.apply(x * self.weight) + 1, weight=nn.Parameter(torch.ones(3))), torch.ones(3)
+    )
     assert all(ours <= real for _, ours, real in compared)
     assert memory_of(history).saved_for_backward == 0
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import torcheer
-from models import Mlp, log
+from models import Mlp, log, made_of
 from test_real_models import IDS, IMAGE, LANGUAGE, VISION
 from torcheer.analysis import cost_of, largest, slowest, summary_of
 from torcheer.analysis.summary import COLUMNS
@@ -71,11 +71,12 @@ def test_shared_parameters_count_once_and_modules_that_did_not_run_say_so():
 
 
 def test_a_module_that_calls_itself_is_counted_once_in_total():
-    class Deep(nn.Module):
-        def forward(self, x, levels=2):
-            return self(x + 1, levels - 1) if levels else x * 2
-
-    (row,) = summary_of(torcheer.log_forward_pass(Deep(), torch.ones(5)), ["calls", "flops", "total flops"]).to_rows()
+    (row,) = summary_of(
+        torcheer.log_forward_pass(
+            made_of(lambda self, x, levels=2: self(x + 1, levels - 1) if levels else x * 2), torch.ones(5)
+        ),
+        ["calls", "flops", "total flops"],
+    ).to_rows()
     assert (row["calls"], row["flops"], row["total flops"]) == (3, 15, 15)
 
 

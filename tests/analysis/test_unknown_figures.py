@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import torcheer
-from models import log
+from models import log, made_of
 from torcheer.page import node_data_of
 
 x = torch.rand(2, 4)
@@ -123,19 +123,13 @@ def test_the_share_of_a_module_of_which_no_flops_are_known_is_unknown(scripted):
     assert (rows["fc"], rows["script"]) == (100.0 * 64 / scripted.flops, None)
 
 
-class PartlyLazy(nn.Module):
+def partly_lazy(self, t: torch.Tensor) -> torch.Tensor:
     """Two lazy layers, of which none runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.never, self.norm = nn.Linear(4, 3), nn.LazyLinear(7), nn.LazyBatchNorm1d()
-
-    def forward(self, t: torch.Tensor) -> torch.Tensor:
-        return self.fc(t)
+    return self.fc(t)
 
 
 def test_how_many_parameters_a_lazy_module_has_that_did_not_run_is_unknown(tmp_path):
-    history = log(PartlyLazy(), x)
+    history = log(made_of(partly_lazy, fc=nn.Linear(4, 3), never=nn.LazyLinear(7), norm=nn.LazyBatchNorm1d()), x)
     history.save(tmp_path / "run.safetensors")
     for one in (history, torcheer.load(tmp_path / "run.safetensors")):
         summary = one.summary(["params", "trainable"])

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torcheer
 from forked import in_a_copy_of_the_process
-from models import Mlp, log
+from models import Mlp, autograd_function, log, made_of
 
 x = torch.rand(3, 4)
 
@@ -150,15 +150,7 @@ def test_what_ran_before_the_recording_is_not_followed():
 
 
 def test_kept_gradients_do_not_change_with_the_gradients_of_parameters():
-    class Shift(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.by = nn.Parameter(torch.zeros(3))
-
-        def forward(self, t):
-            return t + self.by
-
-    model, weights = Shift(), torch.tensor([1.0, 2.0, 3.0])
+    model, weights = made_of(lambda self, t: t + self.by, by=nn.Parameter(torch.zeros(3))), torch.tensor([1.0, 2.0, 3.0])
     history = log(model, torch.rand(3), save_gradients=True)
     history.log_backward((history["output"].tensor_contents * weights).sum())
     model.by.grad.zero_()
@@ -211,15 +203,7 @@ def test_a_gradient_that_was_asked_for_at_an_input_with_a_past_is_known():
 
 
 def test_a_parameter_the_model_returns_has_its_gradient():
-    class Scale(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.by = nn.Parameter(torch.ones(3))
-
-        def forward(self, t):
-            return self.by * t, self.by
-
-    model = Scale()
+    model = made_of(lambda self, t: (self.by * t, self.by), by=nn.Parameter(torch.ones(3)))
     twin = copy.deepcopy(model)
     sum(part.sum() for part in twin(x[:, :3])).backward()
     history = log(model, x[:, :3], save_gradients=True)
@@ -337,14 +321,10 @@ def test_a_function_that_differentiates_in_its_backward_counts_its_own_result_on
 
 
 def test_a_pass_that_failed_says_so_and_one_in_which_nothing_ran_is_none():
-    class Failing(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, tensor):
-            return tensor * 1
+    def failing_backward(ctx, gradient):
+        raise ValueError("no way back")
 
-        @staticmethod
-        def backward(ctx, gradient):
-            raise ValueError("no way back")
+    Failing = autograd_function("Failing", lambda ctx, tensor: tensor * 1, failing_backward)
 
     model = Mlp()
     history = log(lambda t: model(Failing.apply(t)), torch.rand(3, 4, requires_grad=True), save_gradients=True)
@@ -496,15 +476,9 @@ def test_running_statistics_that_the_backward_pass_reads_are_those_of_the_pass(n
 
 
 def test_what_was_not_reached_has_no_gradient():
-    class Heads(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.one, self.two = nn.Linear(4, 2), nn.Linear(4, 2)
-
-        def forward(self, t):
-            return self.one(t), self.two(t)
-
-    history = log(Heads(), x, save_gradients=True)
+    history = log(
+        made_of(lambda self, t: (self.one(t), self.two(t)), one=nn.Linear(4, 2), two=nn.Linear(4, 2)), x, save_gradients=True
+    )
     passed = history.log_backward(history.outputs[1].tensor_contents.sum())
     assert set(passed.param_grads) == {"two.weight", "two.bias"}
     assert set(passed.gradients) == {"linear_2_2"}

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import torcheer
-from models import Mlp, log
+from models import Buffer, Mlp, log, made_of
 from torcheer import InvalidArgument, ParameterChanged
 
 x = torch.rand(3, 4)
@@ -64,20 +64,11 @@ def test_frozen_parameters_can_be_read_after_a_step(model):
 
 
 def test_a_parameter_that_a_module_was_given_is_not_shown_changed():
-    class Takes(nn.Module):
-        def forward(self, t, weight):
-            return t @ weight
-
-    class Gives(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.eye(4))
-            self.takes = Takes()
-
-        def forward(self, t):
-            return self.takes(t, self.weight)
-
-    model = Gives()
+    model = made_of(
+        lambda self, t: self.takes(t, self.weight),
+        weight=nn.Parameter(torch.eye(4)),
+        takes=made_of(lambda self, t, weight: t @ weight),
+    )
     history = log(model, x)
     assert history.modules["takes:1"].args[1] is model.weight
     with torch.no_grad():
@@ -130,15 +121,7 @@ def test_writes_that_torch_does_not_count_are_noticed(change, size, dtype):
 
 @pytest.mark.parametrize("size", [1, 3, 100, 1000])
 def test_every_element_of_a_small_parameter_is_watched(size):
-    class Scaled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(size))
-
-        def forward(self, t):
-            return t * self.scale
-
-    model = Scaled()
+    model = made_of(lambda self, t: t * self.scale, scale=nn.Parameter(torch.ones(size)))
     for place in {0, size // 2, size - 1}:
         history = log(model, torch.rand(size))
         assert history["mul_1"].inputs[1] is model.scale
@@ -199,18 +182,11 @@ def test_what_a_logged_pass_itself_does_to_running_statistics_is_no_change():
     assert history.validate()
 
 
-class Averaging(nn.Module):
+def averaging(self, t):
     """Writes to its buffers when it runs."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(4)
-        self.register_buffer("average", torch.ones(100, 4))
-
-    def forward(self, t):
-        result = self.norm(t) * self.average[0].clone()
-        self.average.mul_(0.9).add_(t.detach().mean(0))
-        return result
+    result = self.norm(t) * self.average[0].clone()
+    self.average.mul_(0.9).add_(t.detach().mean(0))
+    return result
 
 
 @pytest.mark.parametrize(
@@ -224,7 +200,7 @@ class Averaging(nn.Module):
 )
 def test_a_write_that_a_later_pass_took_back_is_no_change(call, tmp_path):
     """Also for autograd, which compares how often torch counted a write to what it saved."""
-    model = Averaging().train()
+    model = made_of(averaging, norm=nn.BatchNorm1d(4), average=Buffer(torch.ones(100, 4))).train()
     history = log(model, x)
     waiting = model.norm.weight * model.average[0]
     counted = [tensor._version for tensor in model.state_dict().values()]

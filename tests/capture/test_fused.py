@@ -10,72 +10,21 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import torcheer
+from catalogue.modules import FUSED, PAD, attending, encoder, layer
+from catalogue.modules import words as x
 
-PAD = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1], [0, 0, 0, 0, 1]]).bool()
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-
-
-def layer(**options):
-    torch.manual_seed(0)
-    return nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, **options).eval()
-
-
-def encoder(norm=None):
-    return nn.TransformerEncoder(layer(), 2, norm=norm).eval()
-
-
-def x():
-    return torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(1))
-
-
-class Scaled(nn.TransformerEncoderLayer):
-    """Its forward calls the one it replaces."""
-
-    def forward(self, src, *args, **kwargs):
-        return super().forward(src * 2, *args, **kwargs) + 1
-
-
-class Attending(nn.Module):
-    def __init__(self, **named):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
-        self.named = named
-
-    def forward(self, x):
-        return self.attention(query=x, key=x, value=x, **self.named)
-
-
-CASES = {
-    "a padded encoder": (encoder, {"src_key_padding_mask": PAD}, "transformerencoderlayerfwd"),
-    "a padded encoder with a norm": (
-        lambda: encoder(nn.LayerNorm(16)),
-        {"src_key_padding_mask": PAD},
-        "transformerencoderlayerfwd",
-    ),
-    "an encoder": (encoder, {}, "transformerencoderlayerfwd"),
-    "a layer": (layer, {"src_key_padding_mask": PAD}, "transformerencoderlayerfwd"),
-    "a layer with gelu and norm first": (lambda: layer(activation="gelu", norm_first=True), {}, "transformerencoderlayerfwd"),
-    "a subclass": (lambda: Scaled(16, 2, 32, batch_first=True).eval(), {}, "transformerencoderlayerfwd"),
-    "attention": (lambda: Attending().eval(), {}, "nativemultiheadattention"),
-    "padded attention": (lambda: Attending(key_padding_mask=PAD).eval(), {}, "nativemultiheadattention"),
-    "attention without weights": (lambda: Attending(need_weights=False).eval(), {}, "nativemultiheadattention"),
-    "a whole transformer": (
-        lambda: nn.Transformer(16, 2, 1, 1, 32, batch_first=True).eval(),
-        {"tgt": torch.ones(3, 4, 16), "src_key_padding_mask": PAD},
-        "transformerencoderlayerfwd",
-    ),
-}
 
 
 def tensors(value):
     return [value] if isinstance(value, torch.Tensor) else [item for item in value if item is not None]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", FUSED)
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
 def test_what_is_logged_is_what_the_plain_model_computes(case, context):
-    build, named, kind = CASES[case]
-    model = build()
+    model, named = FUSED[case].make(), FUSED[case].kwargs
+    kind = "nativemultiheadattention" if "attention" in case else "transformerencoderlayerfwd"
     with context():
         plain = tensors(model(x(), **named))
         history = torcheer.log_forward_pass(model, x(), named)
@@ -84,16 +33,7 @@ def test_what_is_logged_is_what_the_plain_model_computes(case, context):
     assert len(logged) == len(plain)
     assert kind in [operation.layer_type for operation in history.operations]
     assert any("fused path" in note for note in history.notes)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_such_a_log_is_proved_against_the_plain_model(case):
-    build, named, _ = CASES[case]
-    model = build()
-    with torch.no_grad():
-        report = torcheer.validate_forward_pass(model, x(), named)
-    assert report.is_valid, report
-    assert "NOT" not in str(report)
+    assert "fused path" in str(history)
 
 
 def test_autocast_is_the_same_for_a_fused_call():
@@ -236,7 +176,7 @@ def test_a_frozen_model_fuses_with_gradients_enabled_too():
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-@pytest.mark.parametrize("build", [layer, lambda **_: Attending(need_weights=False).eval()])
+@pytest.mark.parametrize("build", [layer, lambda **_: attending(need_weights=False)])
 def test_a_fused_call_counts_what_its_operations_count(build, activation):
     model = build(activation=activation)
     every = torcheer.log_forward_pass(model, x()).cost
@@ -245,15 +185,6 @@ def test_a_fused_call_counts_what_its_operations_count(build, activation):
     assert fused.macs == every.macs
     assert fused.flops == pytest.approx(every.flops, rel=0.02)
     assert not fused.unknown
-
-
-def test_a_fused_log_prints_draws_and_becomes_a_page(tmp_path):
-    with torch.no_grad():
-        history = torcheer.log_forward_pass(encoder(), x(), {"src_key_padding_mask": PAD})
-    assert "fused path" in str(history)
-    assert "transformerencoderlayerfwd" in history.draw(tmp_path / "graph.svg").svg
-    assert history.to_html(tmp_path / "page.html").stat().st_size > 10_000
-    assert "TransformerEncoderLayer" in str(history.summary())
 
 
 def test_keeping_what_leaves_modules_changes_nothing_of_a_fused_log():

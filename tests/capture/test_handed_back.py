@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torcheer
+from models import made_of
 from torcheer import changes
 
 HAND_BACK = {
@@ -73,21 +74,15 @@ def test_a_module_that_returns_what_was_handed_back_is_on_the_way():
 
 
 def test_what_was_written_to_after_it_was_handed_back_stays_written():
-    class Writes(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            x.contiguous().add_(1)
-            return x.sum()
+    def writes(self, x: Tensor) -> Tensor:
+        x.contiguous().add_(1)
+        return x.sum()
 
-    class Outer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = Writes()
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * 2
+        return self.inner(x) + x
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = x * 2
-            return self.inner(x) + x
-
-    history = torcheer.log_forward_pass(Outer(), torch.rand(3))
+    history = torcheer.log_forward_pass(made_of(forward, inner=made_of(writes)), torch.rand(3))
     assert history["add_2"].parent_layers == [history["sum_1"].layer_label, history["add_1"].layer_label]
     assert history.validate()
 
@@ -111,23 +106,17 @@ def test_a_parameter_that_was_handed_back_is_a_parameter_again_outside():
 
 
 def test_errors_inside_a_module_do_not_leave_it_on_the_way():
-    class Fails(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            x.to(torch.float32)
-            raise ValueError
+    def fails(self, x: Tensor) -> Tensor:
+        x.to(torch.float32)
+        raise ValueError
 
-    class Outer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = Fails()
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * 2
+        try:
+            self.inner(x)
+        except ValueError:
+            return x + 1
+        return x
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = x * 2
-            try:
-                self.inner(x)
-            except ValueError:
-                return x + 1
-            return x
-
-    history = torcheer.log_forward_pass(Outer(), torch.rand(3))
+    history = torcheer.log_forward_pass(made_of(forward, inner=made_of(fails)), torch.rand(3))
     assert history["add_1"].parent_layers == [history["mul_1"].layer_label]

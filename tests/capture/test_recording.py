@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import torcheer
+from models import made_of
 
 
 def kinds(history):
@@ -81,12 +82,10 @@ def test_the_batches_of_a_loop_are_the_inputs(name):
 
 
 def test_what_is_given_by_name_or_in_containers_is_an_input():
-    class Named(nn.Module):
-        def forward(self, pair, *, mask):
-            return pair["x"] * mask + pair["y"]
-
     with torcheer.recording() as history:
-        Named()({"x": torch.ones(2), "y": torch.full((2,), 3.0)}, mask=torch.zeros(2))
+        made_of(lambda self, pair, *, mask: pair["x"] * mask + pair["y"])(
+            {"x": torch.ones(2), "y": torch.full((2,), 3.0)}, mask=torch.zeros(2)
+        )
     assert [tensor.tolist() for tensor in given(history)] == [[1, 1], [3, 3], [0, 0]]
     assert history["mul_1"].parent_layers == [history.inputs[0].label, history.inputs[2].label]
 
@@ -131,15 +130,7 @@ def test_code_without_models_whose_results_are_gone_is_shown():
 
 
 def test_a_model_without_inputs_whose_result_is_gone_is_shown():
-    class Noise(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(3, 2)
-
-        def forward(self, count):
-            return self.linear(torch.zeros(count, 3))
-
-    model = Noise()
+    model = made_of(lambda self, count: self.linear(torch.zeros(count, 3)), linear=nn.Linear(3, 2))
     with torcheer.recording(model) as history:
         model(4)
     assert kinds(history) == ["zeros", "linear"]
@@ -203,21 +194,18 @@ def test_recordings_inside_one_another_each_have_their_inputs():
 
 
 def test_a_module_on_another_thread_is_exempt_not_a_disagreement():
-    class Parallel(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.here, self.there = nn.Linear(3, 3), nn.Linear(3, 3)
-
-        def forward(self, x):
-            found = []
-            thread = threading.Thread(target=lambda: found.append(self.there(x)))
-            thread.start()
-            thread.join()
-            return self.here(x) + found[0]
+    def forward(self, x):
+        found = []
+        thread = threading.Thread(target=lambda: found.append(self.there(x)))
+        thread.start()
+        thread.join()
+        return self.here(x) + found[0]
 
     for follows in (True, False):
         with pytest.warns(torcheer.errors.UnseenWorkWarning), torch.set_grad_enabled(follows):
-            report = torcheer.validate_forward_pass(Parallel(), torch.ones(2, 3))
+            report = torcheer.validate_forward_pass(
+                made_of(forward, here=nn.Linear(3, 3), there=nn.Linear(3, 3)), torch.ones(2, 3)
+            )
         assert report.is_valid, report
         assert "exempt" in str(report)
 

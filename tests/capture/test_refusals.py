@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import torcheer
+from models import made_of
 from torch_vis import track_computational_graph_execution
 from torcheer import EmptyLogWarning, InvalidArgument, UnseenWorkWarning
 
@@ -50,13 +51,9 @@ def test_modules_may_nest_as_deeply_as_the_plain_model_may():
 
 
 def test_a_model_that_calls_itself_for_ever_still_raises():
-    class Endless(nn.Module):
-        def forward(self, t):
-            return self(t + 1)
-
     limit = sys.getrecursionlimit()
     with pytest.raises(RecursionError):
-        torcheer.log_forward_pass(Endless(), x)
+        torcheer.log_forward_pass(made_of(lambda self, t: self(t + 1)), x)
     assert sys.getrecursionlimit() == limit
 
 
@@ -154,13 +151,12 @@ def test_the_call_that_the_error_shows_works():
 
 
 def test_a_part_that_did_not_run_is_told():
-    class Partly(nn.Module):
-        def forward(self, t):
-            t = t * 2
-            return t, (row + 1 for row in t)
+    def forward(self, t):
+        t = t * 2
+        return t, (row + 1 for row in t)
 
     with pytest.warns(UnseenWorkWarning, match="some of its work is missing"):
-        history = torcheer.log_forward_pass(Partly(), x)
+        history = torcheer.log_forward_pass(made_of(forward), x)
     assert "some of its work is missing" in str(history)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import torcheer
-from models import Mlp, labels, log
+from models import Mlp, labels, log, made_of
 from torcheer import InvalidArgument, UnseenWorkWarning
 
 x = torch.rand(3, 4)
@@ -205,20 +205,14 @@ def test_recordings_that_overlap_leave_the_compiler_as_it_was():
 # What cannot be seen --------------------------------------------------------------------------------------------------
 
 
-class Threaded(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.left = nn.Linear(4, 4)
-        self.right = nn.Linear(4, 4)
-
-    def forward(self, t):
-        with ThreadPoolExecutor(2) as pool:
-            left, right = pool.map(lambda module: module(t), (self.left, self.right))
-        return left + right
+def threaded(self, t):
+    with ThreadPoolExecutor(2) as pool:
+        left, right = pool.map(lambda module: module(t), (self.left, self.right))
+    return left + right
 
 
 def test_modules_on_other_threads_are_noticed_once():
-    model = Threaded()
+    model = made_of(threaded, left=nn.Linear(4, 4), right=nn.Linear(4, 4))
     with pytest.warns(UnseenWorkWarning, match="another thread") as caught:
         history = log(model, x)
     assert len(caught) == 1
@@ -294,20 +288,14 @@ def test_an_error_the_model_catches_is_not_a_failure():
 def test_an_error_the_model_catches_leaves_the_module_stack_right():
     inner = Broken()
 
-    class Careful(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = inner
-            self.last = nn.ReLU()
+    def forward(self, t):
+        try:
+            self.inner(t)
+        except RuntimeError:
+            pass
+        return self.last(t)
 
-        def forward(self, t):
-            try:
-                self.inner(t)
-            except RuntimeError:
-                pass
-            return self.last(t)
-
-    history = log(Careful(), x, keep_orphans=True)
+    history = log(made_of(forward, inner=inner, last=nn.ReLU()), x, keep_orphans=True)
     assert history["relu_1"].containing_modules == ["last:1"]
 
 

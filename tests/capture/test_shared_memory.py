@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torcheer
-from models import is_upstream, log
+from models import Buffer, is_upstream, log, made_of
 
 x = torch.arange(12.0).reshape(3, 4) + 1
 
@@ -288,19 +288,14 @@ def test_arrays_given_to_torch_functions_are_copied():
 def test_a_module_gets_what_crossed_its_boundary():
     inner = nn.Linear(4, 4)
 
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = inner
+    def forward(self, t):
+        y = t * 2
+        y.numpy()[:] = 0
+        z = self.inner(y)
+        z.detach().numpy()[:] = 9
+        return z
 
-        def forward(self, t):
-            y = t * 2
-            y.numpy()[:] = 0
-            z = self.inner(y)
-            z.detach().numpy()[:] = 9
-            return z
-
-    model = Model()
+    model = made_of(forward, inner=inner)
     with torch.no_grad():
         history = log(model, x.clone())
         assert torcheer.validate_forward_pass(model, x.clone()).is_valid
@@ -377,18 +372,13 @@ def test_a_buffer_that_is_filled_for_the_pass_alone_is_a_write_and_empty_again()
 
 
 def test_a_buffer_whose_storage_the_model_empties_is_put_back():
-    class Frees(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("b", torch.ones(3, 4))
+    def forward(self, t):
+        row = self.b[0]
+        y = t + row
+        self.b.untyped_storage().resize_(0)
+        return y
 
-        def forward(self, t):
-            row = self.b[0]
-            y = t + row
-            self.b.untyped_storage().resize_(0)
-            return y
-
-    model = Frees()
+    model = made_of(forward, b=Buffer(torch.ones(3, 4)))
     history = log(model, x.clone())
     assert torch.equal(history["getitem_1"].tensor_contents, torch.ones(4))
     assert torch.equal(model.b, torch.ones(3, 4))

@@ -24,6 +24,7 @@ from backward_programs import (
     ReplacesBuffer,
     loss_of,
 )
+from models import autograd_function
 from torcheer._torch import restore_state
 
 
@@ -105,14 +106,10 @@ def test_a_gradient_of_a_gradient_is_that_of_the_plain_model():
 @pytest.mark.parametrize("by_history", [True, False], ids=["log_backward", "backward"])
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_a_backward_pass_that_raises_leaves_everything_as_it_was(reentrant, by_history):
-    class Failing(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, t):
-            return t * 1
+    def failing_backward(ctx, gradient):
+        raise ValueError("failed")
 
-        @staticmethod
-        def backward(ctx, gradient):
-            raise ValueError("failed")
+    Failing = autograd_function("Failing", lambda ctx, t: t * 1, failing_backward)
 
     class Fails(ReadsState):
         def forward(self, t):

@@ -5,21 +5,12 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.autograd import forward_ad
 from torch.func import (
     functional_call,
-    grad,
     grad_and_value,
-    hessian,
-    jacfwd,
-    jacrev,
-    jvp,
-    linearize,
     stack_module_state,
-    vjp,
     vmap,
 )
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import torcheer
 from torcheer._torch.internals import is_functorch_wrapped
@@ -91,93 +82,7 @@ def test_what_a_transform_puts_into_a_module_is_not_taken_for_its_parameters():
     assert not any(is_functorch_wrapped(tensor) for tensor in registered if tensor is not None)
 
 
-@pytest.mark.parametrize("transform", [jacrev, jacfwd, hessian, grad])
-def test_derivatives_are_valid(transform):
-    model = small()
-    report = torcheer.validate_forward_pass(lambda a: transform(lambda b: model(b).sum())(a), x[0])
-    assert report.is_valid, report
-
-
-def test_products_with_derivatives_are_valid():
-    model = small()
-
-    def products(a):
-        out, back = vjp(model, a)
-        return back(torch.ones_like(out))[0], jvp(model, (a,), (torch.ones_like(a),))[1]
-
-    report = torcheer.validate_forward_pass(products, x)
-    assert report.is_valid, report
-
-
-@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")
-def test_a_linearized_model_is_valid():
-    model = small()
-    report = torcheer.validate_forward_pass(lambda a: linearize(model, a)[1](torch.ones_like(a)), x)
-    assert report.is_valid, report
-
-
-def test_dual_tensors_are_valid():
-    model = small()
-
-    def tangent(a):
-        with forward_ad.dual_level():
-            return forward_ad.unpack_dual(model(forward_ad.make_dual(a, torch.ones_like(a)))).tangent
-
-    report = torcheer.validate_forward_pass(tangent, x)
-    assert report.is_valid, report
-    assert torch.allclose(
-        torcheer.log_forward_pass(tangent, x).outputs[0].tensor_contents, jvp(model, (x,), (torch.ones_like(x),))[1]
-    )
-
-
-def test_a_part_that_depends_on_the_input_through_a_new_buffer_is_named_as_the_reason():
-    class Remembers(nn.Module):
-        def forward(self, a):
-            inner = nn.Module()
-            inner.register_buffer("scale", torch.tensor(a.detach().numpy().mean()))
-            inner.forward = lambda b: b * inner.scale
-            return inner(a)
-
-    report = torcheer.validate_forward_pass(Remembers(), x)
-    assert report.is_valid, report
-
-
 # FlexAttention masks and scores by functions under vmap -------------------------------------------------------------------
-
-
-def attends(q):
-    return flex_attention(q, q, q)
-
-
-def attends_causally(q):
-    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, q.shape[2], q.shape[2], device="cpu")
-    return flex_attention(q, q, q, score_mod=lambda score, b, h, i, j: score + (i - j), block_mask=mask)
-
-
-class Biased(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.project = nn.Linear(16, 16).requires_grad_(False)
-        self.register_buffer("bias", torch.tensor([0.5, 1.0]))
-
-    def forward(self, q):
-        return flex_attention(self.project(q), q, q, score_mod=lambda score, b, h, i, j: score + self.bias[h])
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("model", [attends, attends_causally, Biased()], ids=["plain", "causal", "biased"])
-def test_flex_attention_is_logged_shown_and_proved(model, tmp_path):
-    q = torch.randn(1, 2, 8, 16)
-    history = torcheer.log_forward_pass(model, q)
-    assert torch.equal(history.outputs[0].tensor_contents, model(q))
-    assert "total" in str(history.summary())
-    assert history.to_html(tmp_path / "page.html").exists()
-    assert history.to_json()
-    assert history.draw(tmp_path / "graph.svg").svg
-    assert history.memory.peak > 0
-    assert [str(layer) for layer in history]
-    report = torcheer.validate_forward_pass(model, q)
-    assert report.is_valid, report
 
 
 def test_memory_and_summary_know_what_a_transform_made():
@@ -225,24 +130,3 @@ def test_inside_a_transform_a_tensor_is_the_view_it_is():
     history = torcheer.log_forward_pass(lambda t: torch.vmap(attention)(*t.chunk(3, -1)), parts)
     (fused,) = history.filter(type=attention)
     assert [parent.label.rpartition("_")[0] for parent in fused.parents] == ["chunk_1", "chunk_2", "chunk_3"]
-
-
-def test_what_ran_before_in_another_transform_does_not_matter():
-    layer = nn.Linear(4, 4)
-
-    def model(t):
-        gradient = torch.func.grad(lambda a: layer(a).sum())(t[0])
-        return torch.vmap(layer)(t).sum() + gradient.sum()
-
-    assert torcheer.validate_forward_pass(model, torch.rand(2, 4))
-
-
-def test_what_a_write_inside_a_transform_copies_is_plain(tmp_path):
-    def curved(t):
-        return torch.func.hessian(lambda one: torch.sin(one).pow(3).sum())(t[0])
-
-    history = torcheer.log_forward_pass(curved, torch.rand(3, 4))
-    assert not any(is_functorch_wrapped(operation.activation) for operation in history.operations)
-    loaded = torcheer.load(history.save(tmp_path / "curved.safetensors"))
-    for ours, theirs in zip(history.operations, loaded.operations, strict=True):
-        assert torch.equal(ours.activation, theirs.activation)

@@ -16,6 +16,7 @@ from tests.compare.porting_models import Decoder
 from torch import nn
 
 import torcheer as tl
+from models import autograd_function, made_of
 from torcheer.cli import main
 from torcheer.compare import alignment
 from torcheer.compare.alignment import align, heaviest_increasing
@@ -161,17 +162,12 @@ def test_work_in_another_order_is_matched_by_what_it_is_computed_from():
 def test_a_cast_back_from_a_shorter_dtype_is_no_error():
     """In float32 `h.to(torch.float32)` is h itself, so the second one is given the first one's result."""
 
-    class Casting(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.emb = nn.Embedding(9, 8)
-
-        def forward(self, ids):
-            h = self.emb(ids).to(self.emb.weight.dtype)
-            return h.to(torch.float32).pow(2) + h.to(torch.float32)
+    def forward(self, ids):
+        h = self.emb(ids).to(self.emb.weight.dtype)
+        return h.to(torch.float32).pow(2) + h.to(torch.float32)
 
     torch.manual_seed(0)
-    model = Casting()
+    model = made_of(forward, emb=nn.Embedding(9, 8))
     assert tl.compare_models(model, copy.deepcopy(model).bfloat16(), torch.arange(5)).culprit is None
 
 
@@ -210,17 +206,13 @@ class Halves(nn.Module):
         return self.net[3](self.net[2](self.between(self.net[1](self.net[0](x)))))
 
 
-class Scaled(torch.autograd.Function):
-    """The identity, with a gradient of its own."""
+def scaled_forward(ctx, x, factor):
+    ctx.factor = factor
+    return x.clone()
 
-    @staticmethod
-    def forward(ctx, x, factor):
-        ctx.factor = factor
-        return x.clone()
 
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * ctx.factor, None
+# The identity, with a gradient of its own.
+Scaled = autograd_function("Scaled", scaled_forward, lambda ctx, gradient: (gradient * ctx.factor, None))
 
 
 def test_gradients_are_compared_backwards(model, x):
@@ -268,19 +260,22 @@ def test_only_operations_that_were_kept_are_said_to_be_equal(model, x):
 def test_what_was_not_kept_is_named_where_it_is_the_cause(kept, kind, fault, tmp_path):
     """Between activations that were kept: another argument, a parameter that differs, a block that is missing."""
 
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.up, self.down, self.approximate = nn.Linear(4, 8), nn.Linear(8, 4), "none"
-
-        def forward(self, x):
-            return x + self.down(F.gelu(self.up(x), approximate=self.approximate))
-
     class Blocks(nn.Module):
         def __init__(self):
             super().__init__()
             torch.manual_seed(0)
-            self.blocks, self.head = nn.ModuleList(Block() for _ in range(4)), nn.Linear(4, 2)
+            self.blocks, self.head = (
+                nn.ModuleList(
+                    made_of(
+                        lambda self, x: x + self.down(F.gelu(self.up(x), approximate=self.approximate)),
+                        up=nn.Linear(4, 8),
+                        down=nn.Linear(8, 4),
+                        approximate="none",
+                    )
+                    for _ in range(4)
+                ),
+                nn.Linear(4, 2),
+            )
 
         def forward(self, x):
             for block in self.blocks:

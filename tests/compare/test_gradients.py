@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import torcheer as tl
+from models import autograd_function
 
 
 class Net(nn.Module):
@@ -40,17 +41,13 @@ def loss(out):
     return out.square().sum()
 
 
-class Wrong(torch.autograd.Function):
-    """A product whose backward may be wrong."""
+def wrong_forward(ctx, x, factor):
+    ctx.factor = factor
+    return x * 1.5
 
-    @staticmethod
-    def forward(ctx, x, factor):
-        ctx.factor = factor
-        return x * 1.5
 
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * ctx.factor, None
+# A product whose backward may be wrong.
+Wrong = autograd_function("Wrong", wrong_forward, lambda ctx, gradient: (gradient * ctx.factor, None))
 
 
 class Projection(torch.autograd.Function):
@@ -169,14 +166,7 @@ def test_the_trap_of_where_is_named_at_the_function_that_gives_nan(x):
     assert math.isinf(comparison.gradient_culprit.own_error.relative)
 
 
-class Straight(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.round()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient
+Straight = autograd_function("Straight", lambda ctx, x: x.round(), lambda ctx, gradient: gradient)
 
 
 def test_a_straight_through_estimator_is_told_from_the_real_gradient(x):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from models import made_of
 from torcheer.errors import InvalidArgument
 from torcheer.features.layer_reader import Calling, LayerReader
 
@@ -25,11 +26,6 @@ class Two(nn.Module):
 class Optional(nn.Module):
     def forward(self, input_ids=None, attention_mask=None, labels=None):
         return input_ids
-
-
-class Any_(nn.Module):
-    def forward(self, **batch):
-        return batch
 
 
 class Mixed(nn.Module):
@@ -53,7 +49,7 @@ X, Y, Z = torch.rand(3, 2), torch.rand(3, 2), torch.rand(3)
         (Optional(), {"input_ids": X, "labels": Z}, (), {"input_ids": X, "labels": Z}, {"labels": Z}),
         (Optional(), UserDict(input_ids=X, topic=Z), (), {"input_ids": X}, {"topic": Z}),
         (Mixed(), {"input_ids": X, "attention_mask": Y, "id": Z}, (), {"input_ids": X, "attention_mask": Y}, {"id": Z}),
-        (Any_(), {"a": X, "b": Z}, (), {"a": X, "b": Z}, {}),
+        (made_of(lambda self, **batch: batch), {"a": X, "b": Z}, (), {"a": X, "b": Z}, {}),
         (One(), {"pixels": X, "label": Z}, ({"pixels": X, "label": Z},), {}, {"label": Z}),
         (nn.DataParallel(One()), (X, Z), (X,), {}, {"labels": Z}),
     ],

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 import torcheer as tl
-from models import unchanged
+from models import Buffer, made_of, unchanged
 from tiny_transformers import tiny
 from torcheer.features.extract import ProgressReport
 from torcheer.features.storage import open_storage
@@ -145,11 +145,7 @@ def test_types_and_transforms(net, tmp_path):
 )
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 def test_every_type_comes_back(dtype, tmp_path):
-    class Typed(nn.Module):
-        def forward(self, x):
-            return (x * 3).to(dtype)
-
-    layer = extract(Typed().eval(), X, "output", tmp_path, block=30)["output"]
+    layer = extract(made_of(lambda self, x: (x * 3).to(dtype)).eval(), X, "output", tmp_path, block=30)["output"]
     expected = (X * 3).to(dtype).view(torch.uint8)
     assert layer.dtype is dtype
     assert torch.equal(layer[:].view(torch.uint8), expected)
@@ -646,30 +642,21 @@ def test_a_damaged_block_is_named_before_the_others_are_run(net, tmp_path):
 
 
 def test_batches_that_do_not_fit_the_model_are_told_how_to_say_it(tmp_path):
-    class Two(nn.Module):
-        def forward(self, a, b):
-            return a + b
-
     for batch in ((X,), {"a": X, "c": X}):
         with pytest.raises(tl.InvalidArgument, match=r"Define how the model is called with a batch: call=lambda model, batch"):
-            extract(Two().eval(), [batch], "output", tmp_path)
+            extract(made_of(lambda self, a, b: a + b).eval(), [batch], "output", tmp_path)
 
 
 def test_a_layer_that_is_the_last_does_not_end_the_pass(tmp_path):
     """So that it is noticed when a later batch calls it more often."""
 
-    class Repeats(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner, self.batches = nn.Linear(4, 4), 0
-
-        def forward(self, x):
-            for _ in range(1 if bool((x == X[:8]).all()) else 2):
-                x = self.inner(x)
-            return x
+    def forward(self, x):
+        for _ in range(1 if bool((x == X[:8]).all()) else 2):
+            x = self.inner(x)
+        return x
 
     with pytest.raises(tl.PlaceNotReached, match="'inner' was called more often than the once"):
-        extract(Repeats().eval(), [X[:8], X[8:16]], "inner", tmp_path)
+        extract(made_of(forward, inner=nn.Linear(4, 4), batches=0).eval(), [X[:8], X[8:16]], "inner", tmp_path)
 
 
 def test_labels_and_ids_of_another_kind_than_before_are_refused(net, tmp_path):
@@ -714,11 +701,7 @@ def test_modules_in_training_mode_are_named(tmp_path):
 
 
 def test_random_models_give_the_same_whoever_runs_which_block(tmp_path, monkeypatch):
-    class Noisy(nn.Module):
-        def forward(self, x):
-            return x + torch.rand_like(x) + random.random()
-
-    model = Noisy().eval()
+    model = made_of(lambda self, x: x + torch.rand_like(x) + random.random()).eval()
     extract(model, X, "output", tmp_path / "one", block=20)
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank in "10":
@@ -901,15 +884,10 @@ def default_dtype(dtype):
 
 
 def test_batches_that_the_model_writes_to_are_left_as_they_were(tmp_path):
-    class Writes(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.inner(x.mul_(2))
-
-    model, batches = Writes().eval(), [x.clone() for x, _ in LOADER]
+    model, batches = (
+        made_of(lambda self, x: self.inner(x.mul_(2)), inner=nn.Linear(4, 4)).eval(),
+        [x.clone() for x, _ in LOADER],
+    )
     features = extract(model, batches, ["inner", "input"], tmp_path)
     assert torch.equal(torch.cat(batches), X)
     assert torch.equal(features["inner"][:8], model.inner(X[:8] * 2))
@@ -917,16 +895,11 @@ def test_batches_that_the_model_writes_to_are_left_as_they_were(tmp_path):
 
 
 def test_state_in_buffers_does_not_carry_over(tmp_path):
-    class Counts(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("count", torch.zeros(4))
+    def forward(self, x):
+        self.count += 1
+        return x + self.count
 
-        def forward(self, x):
-            self.count += 1
-            return x + self.count
-
-    model = Counts().eval()
+    model = made_of(forward, count=Buffer(torch.zeros(4))).eval()
     with unchanged(model):
         assert torch.equal(extract(model, LOADER, "output", tmp_path)["output"][:], X + 1)
 
@@ -934,18 +907,13 @@ def test_state_in_buffers_does_not_carry_over(tmp_path):
 def test_a_parameter_that_each_pass_writes_is_put_back(tmp_path):
     """Also where a pass adds other tensors that nobody made in a watched call, such as the sum of a batch norm."""
 
-    class Doubles(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc, self.norm, self.plain = nn.Linear(4, 4), nn.BatchNorm1d(4), torch.ones(4)
+    def forward(self, x):
+        with torch.no_grad():
+            self.fc.weight.mul_(2)
+            self.fc.bias.requires_grad_(False)
+        return self.norm(self.fc(x)) * self.plain
 
-        def forward(self, x):
-            with torch.no_grad():
-                self.fc.weight.mul_(2)
-                self.fc.bias.requires_grad_(False)
-            return self.norm(self.fc(x)) * self.plain
-
-    model = Doubles().eval()
+    model = made_of(forward, fc=nn.Linear(4, 4), norm=nn.BatchNorm1d(4), plain=torch.ones(4)).eval()
     expected = torch.nn.functional.linear(X, model.fc.weight.detach() * 2, model.fc.bias.detach())
     with unchanged(model):
         assert torch.allclose(extract(model, LOADER, "fc", tmp_path)["fc"][:], expected)
@@ -1030,14 +998,13 @@ def obeys_interrupts():
 def test_an_interrupt_from_outside_is_obeyed(tmp_path):
     """A real signal, while the model runs."""
 
-    class Interrupted(nn.Module):
-        def forward(self, x):
-            if list(tmp_path.glob("block-00000003-*")):
-                os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(10)
-            return x + 1
+    def forward(self, x):
+        if list(tmp_path.glob("block-00000003-*")):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(10)
+        return x + 1
 
-    threads, model = threading.active_count(), Interrupted().eval()
+    threads, model = threading.active_count(), made_of(forward).eval()
     with unchanged(model), pytest.raises(KeyboardInterrupt):
         extract(model, (X[:8] for _ in range(10_000)), "output", tmp_path, block=16)
     assert threading.active_count() == threads

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import torcheer
+from models import made_of
 from tiny_transformers import tiny
 from torcheer import Extractor, InvalidArgument, TrainingModeWarning
 
@@ -108,35 +109,26 @@ def test_call_and_transform_get_all_columns():
 
 
 def test_pictures_of_different_sizes_are_a_list_of_tensors():
-    class Each(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.pool = nn.AdaptiveAvgPool2d(1)
-            self.all = nn.Identity()
-
-        def forward(self, some):
-            return self.all(torch.stack([one.mean((1, 2)) for one in some]))
-
     column = np.empty(2, dtype=object)
     column[:] = [pictures(1)[0], pictures(2)[0, :, :3]]
-    found = Extractor(Each().eval(), "all", inputs="picture")({"picture": column})
+    found = Extractor(
+        made_of(
+            lambda self, some: self.all(torch.stack([one.mean((1, 2)) for one in some])),
+            pool=nn.AdaptiveAvgPool2d(1),
+            all=nn.Identity(),
+        ).eval(),
+        "all",
+        inputs="picture",
+    )({"picture": column})
     assert np.array_equal(found["all"], np.stack([torch.from_numpy(one).mean((1, 2)).numpy() for one in column]))
 
 
 def test_memory_that_is_not_to_be_written_to_is_copied():
     """Ray gives arrays that are mapped read-only; a model that writes to its input would end the process."""
 
-    class Writing(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(3, 2)
-
-        def forward(self, x):
-            return self.linear(x.mul_(2))
-
     column = np.ones((4, 3), np.float32)
     column.setflags(write=False)
-    model = Writing().eval()
+    model = made_of(lambda self, x: self.linear(x.mul_(2)), linear=nn.Linear(3, 2)).eval()
     found = Extractor(model, "linear")({"x": column})
     with torch.no_grad():
         expected = model.linear(torch.full((4, 3), 2.0))

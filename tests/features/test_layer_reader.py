@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
 
-from models import unchanged
+from models import Buffer, made_of, unchanged
 from tiny_transformers import tiny
 from torcheer.errors import InvalidArgument, LayerNotFound, PlaceNotReached
 from torcheer.features.layer_reader import LayerReader
@@ -77,19 +77,13 @@ def test_globs_classes_and_functions_are_named_by_place():
 def test_what_was_read_stays_as_it_was():
     """Values that the model still holds, and writes to in the next batch, are copies; others are not."""
 
-    class Holds(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(2, 2)
-            self.state = None
+    def forward(self, x: Tensor) -> Tensor:
+        if self.state is not None:
+            self.state.zero_()
+        self.state = self.inner(x)
+        return self.state + 1
 
-        def forward(self, x: Tensor) -> Tensor:
-            if self.state is not None:
-                self.state.zero_()
-            self.state = self.inner(x)
-            return self.state + 1
-
-    model, batches = Holds(), [torch.rand(3, 2) for _ in range(4)]
+    model, batches = made_of(forward, inner=nn.Linear(2, 2), state=None), [torch.rand(3, 2) for _ in range(4)]
     expected = [model.inner(batch) for batch in batches]
     with LayerReader(model, "inner", batches[0]) as reader:
         read = [reader.read(batch)["inner"] for batch in batches]
@@ -102,16 +96,11 @@ def test_what_was_read_stays_as_it_was_where_one_memory_serves_every_batch(kind)
     memory = np.zeros((3, 2), np.float32)
     own = torch.zeros(3, 2)
 
-    class Numpy(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Identity()
+    def forward(self, x: Tensor) -> Tensor:
+        np.copyto(memory, x.numpy())
+        return self.inner(torch.from_numpy(memory))
 
-        def forward(self, x: Tensor) -> Tensor:
-            np.copyto(memory, x.numpy())
-            return self.inner(torch.from_numpy(memory))
-
-    model = Numpy() if kind == "numpy" else nn.Sequential(OrderedDict(inner=nn.Identity()))
+    model = made_of(forward, inner=nn.Identity()) if kind == "numpy" else nn.Sequential(OrderedDict(inner=nn.Identity()))
     transform = None if kind == "numpy" else lambda tensor: own.copy_(tensor)
     batches = [torch.rand(3, 2) for _ in range(4)]
     with LayerReader(model, "inner", batches[0], transform=transform) as reader:
@@ -270,12 +259,8 @@ def test_tokens_are_rows_with_sample_and_position():
 
 
 def test_types_are_converted_but_not_those_of_whole_numbers():
-    class Both(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return (x * 2).argmax(1)
-
     batch = torch.rand(3, 4)
-    read = LayerReader(Both(), ["mul_1", "output"], batch, dtype="float16").read(batch)
+    read = LayerReader(made_of(lambda self, x: (x * 2).argmax(1)), ["mul_1", "output"], batch, dtype="float16").read(batch)
     assert read["mul_1"].dtype is torch.float16
     assert read["output"].dtype is torch.int64
 
@@ -308,20 +293,17 @@ def test_call_may_run_a_part_of_the_model_or_the_model_several_times():
     reader.close()
 
 
-class Branches(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.always, self.some = nn.Linear(2, 2), nn.Linear(2, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.always(x)
-        for _ in range(int(x.shape[0] > 2) + int(x.shape[0] > 4)):
-            x = self.some(x)
-        return x
+def branches(self, x: Tensor) -> Tensor:
+    x = self.always(x)
+    for _ in range(int(x.shape[0] > 2) + int(x.shape[0] > 4)):
+        x = self.some(x)
+    return x
 
 
 def test_a_layer_that_a_later_batch_does_not_reach_is_named():
-    with LayerReader(Branches(), ["always", "some"], torch.rand(3, 2), stop=False) as reader:
+    with LayerReader(
+        made_of(branches, always=nn.Linear(2, 2), some=nn.Linear(2, 2)), ["always", "some"], torch.rand(3, 2), stop=False
+    ) as reader:
         assert list(reader.read(torch.rand(3, 2), 0)) == ["always", "some"]
         with pytest.raises(PlaceNotReached, match=r"'some' \(.*\) was not reached in batch 7"):
             reader.read(torch.rand(2, 2), 7)
@@ -331,16 +313,11 @@ def test_a_layer_that_a_later_batch_does_not_reach_is_named():
 
 
 def test_a_value_that_only_some_batches_overwrite_is_right_in_all():
-    class Sometimes(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(2, 2)
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x)
+        return y.zero_() if x.sum() > 100 else y + 1
 
-        def forward(self, x: Tensor) -> Tensor:
-            y = self.inner(x)
-            return y.zero_() if x.sum() > 100 else y + 1
-
-    model = Sometimes()
+    model = made_of(forward, inner=nn.Linear(2, 2))
     batches = [torch.rand(3, 2), torch.rand(3, 2), torch.rand(3, 2) + 100, torch.rand(3, 2)]
     with LayerReader(model, "inner", batches[0]) as reader:
         for batch in batches:
@@ -391,15 +368,7 @@ def test_a_resnet_gives_what_hooks_give():
 def test_a_model_that_writes_to_its_batch_gets_a_copy():
     """The first batch is run several times, and the caller's data stays as it is."""
 
-    class Writing(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(3, 2)
-
-        def forward(self, x):
-            return self.linear(x.mul_(2).add_(1))
-
-    model = Writing().eval()
+    model = made_of(lambda self, x: self.linear(x.mul_(2).add_(1)), linear=nn.Linear(3, 2)).eval()
     batches = [torch.randn(4, 3), torch.randn(5, 3)]
     given = [batch.clone() for batch in batches]
     with LayerReader(model, ["linear"], batches[0]) as reader:
@@ -411,20 +380,19 @@ def test_a_model_that_writes_to_its_batch_gets_a_copy():
 @pytest.mark.filterwarnings("ignore")  # torch warns that sparse CSR tensors are in beta
 @pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo, torch.sparse_csr])
 def test_a_model_with_a_buffer_of_any_layout_is_read_and_left_as_it_was(layout):
-    class Graph(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer(
-                "adjacency", torch.eye(3).to_sparse(layout=layout) if layout is not torch.strided else torch.eye(3)
-            )
-            self.register_buffer("seen", torch.zeros(()))
-            self.linear = nn.Linear(4, 2)
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        return self.linear(self.adjacency @ x)
 
-        def forward(self, x: Tensor) -> Tensor:
-            self.seen += 1
-            return self.linear(self.adjacency @ x)
-
-    model, x = Graph(), torch.rand(3, 4)
+    model, x = (
+        made_of(
+            forward,
+            adjacency=Buffer(torch.eye(3).to_sparse(layout=layout) if layout is not torch.strided else torch.eye(3)),
+            seen=Buffer(torch.zeros(())),
+            linear=nn.Linear(4, 2),
+        ),
+        torch.rand(3, 4),
+    )
     with LayerReader(model, ["linear"], x) as reader:
         for number in range(2):
             assert torch.equal(reader.read(x, number)["linear"], model.linear(x))

@@ -11,7 +11,7 @@ from test_graph import edge, graph_of, labels, pairs
 from torch import Tensor, nn
 
 import torcheer
-from models import Convolutional, Mlp, log
+from models import Buffer, Convolutional, Mlp, log, made_of
 from torcheer import InvalidArgument, LayerNotFound
 from torcheer.graph import (
     Edge,
@@ -44,22 +44,12 @@ from torcheer.graph import (
 x = torch.rand(3, 4)
 
 
-class Cell(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.new = nn.Linear(4, 4)
-        self.old = nn.Linear(4, 4)
-
-    def forward(self, t, h):
-        return torch.tanh(self.new(t) + self.old(h))
-
-
 class Recurrent(nn.Module):
     """A hand-written recurrence over four steps, and a head that sees the last."""
 
     def __init__(self):
         super().__init__()
-        self.cell = Cell()
+        self.cell = made_of(lambda self, t, h: torch.tanh(self.new(t) + self.old(h)), new=nn.Linear(4, 4), old=nn.Linear(4, 4))
         self.head = nn.Linear(4, 2)
 
     def forward(self, t):
@@ -185,18 +175,13 @@ def test_buffers_in_eval_are_only_read():
     assert not any(e.is_feedback for e in drawn.edges)
 
 
-class Counting(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("count", torch.zeros(4))
-
-    def forward(self, t):
-        self.count += 1
-        return t + self.count
+def counting(self, t):
+    self.count += 1
+    return t + self.count
 
 
 def test_a_buffer_that_was_overwritten_flows_through_what_wrote_it():
-    graph = add_buffer_nodes(graph_of(Counting(), x))
+    graph = add_buffer_nodes(graph_of(made_of(counting, count=Buffer(torch.zeros(4))), x))
     assert pairs(graph) == [
         ("add_1_1", "buffer count"),
         ("buffer count", "add_1_1"),
@@ -226,19 +211,20 @@ def test_only_what_modules_return_is_kept():
 def test_what_goes_back_is_joined_between_what_modules_return():
     """A write to a buffer, and the way back in a run of equal blocks."""
 
-    class Counting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(2, 2)
-            self.register_buffer("count", torch.zeros(2))
-            self.blocks = nn.Sequential(*[nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(4)])
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x) * 2
+        self.count.add_(y.sum(0))
+        return self.blocks(y)
 
-        def forward(self, x: Tensor) -> Tensor:
-            y = self.first(x) * 2
-            self.count.add_(y.sum(0))
-            return self.blocks(y)
-
-    graph = graph_of(Counting(), torch.ones(3, 2))
+    graph = graph_of(
+        made_of(
+            forward,
+            first=nn.Linear(2, 2),
+            count=Buffer(torch.zeros(2)),
+            blocks=nn.Sequential(*[nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(4)]),
+        ),
+        torch.ones(3, 2),
+    )
 
     def back(view: Graph) -> set[tuple[str, str, bool]]:
         return {(e.source, e.target, e.is_bridge) for e in keep_module_outputs(view).edges if e.is_feedback}
@@ -420,18 +406,13 @@ def test_a_module_called_from_two_others_rolls_into_a_box_of_its_own():
     assert graph.modules["0.inner"].calls == (1, 2)
 
 
-class Recursive(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, t, depth=3):
-        t = self.fc(t)
-        return self(t, depth - 1) if depth else t
+def recursive(self, t, depth=3):
+    t = self.fc(t)
+    return self(t, depth - 1) if depth else t
 
 
 def test_a_module_that_calls_itself_rolls():
-    graph = roll(graph_of(nn.Sequential(Recursive()), x))
+    graph = roll(graph_of(nn.Sequential(made_of(recursive, fc=nn.Linear(4, 4))), x))
     assert [(n.label, n.modules) for n in graph.nodes if n.type == "linear"] == [("linear_1_1", ("0", "0.fc"))]
 
 
@@ -461,16 +442,11 @@ def test_only_the_innermost_identity_is_drawn():
 
 
 def test_what_used_a_tensor_before_an_identity_keeps_it():
-    class Both(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.same = nn.Identity()
+    def forward(self, t):
+        before = t.sin()
+        return before + self.same(t).cos()
 
-        def forward(self, t):
-            before = t.sin()
-            return before + self.same(t).cos()
-
-    expanded = expand_identities(graph_of(Both(), x))
+    expanded = expand_identities(graph_of(made_of(forward, same=nn.Identity()), x))
     assert ("input_1_0", "sin_1_1") in pairs(expanded)
     assert ("identity same", "cos_1_2") in pairs(expanded)
 
@@ -537,17 +513,12 @@ def test_equal_blocks_fold_and_say_that_parameters_are_their_own():
 
 
 def test_calls_of_one_block_fold_and_say_that_parameters_are_shared():
-    class Again(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.block = Block()
+    def forward(self, t):
+        for _ in range(3):
+            t = self.block(t)
+        return t
 
-        def forward(self, t):
-            for _ in range(3):
-                t = self.block(t)
-            return t
-
-    box = fold_repeats(graph_of(Again(), x)).modules["block:1"]
+    box = fold_repeats(graph_of(made_of(forward, block=Block()), x)).modules["block:1"]
     assert (box.repeats, box.sharing, box.calls) == (3, "shared", (1, 2, 3))
 
 
@@ -579,53 +550,41 @@ def test_blocks_on_other_shapes_do_not_fold():
 
 
 def test_a_block_whose_inside_is_used_elsewhere_does_not_fold():
-    class Tapped(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(4))
+    def forward(self, t):
+        for number, block in enumerate(self.blocks):
+            if number == 2:
+                tap = block[0](t)
+                t = block[1](tap)
+            else:
+                t = block(t)
+        return t, tap
 
-        def forward(self, t):
-            for number, block in enumerate(self.blocks):
-                if number == 2:
-                    tap = block[0](t)
-                    t = block[1](tap)
-                else:
-                    t = block(t)
-            return t, tap
-
-    graph = fold_repeats(graph_of(Tapped(), x))
+    graph = fold_repeats(
+        graph_of(made_of(forward, blocks=nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(4))), x)
+    )
     assert max(b.repeats for b in graph.modules.values()) == 2
 
 
 def test_blocks_fed_differently_do_not_fold():
-    class Skips(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.adds = nn.ModuleList(Two() for _ in range(3))
+    def skips(self, t):
+        a = self.adds[0](t, t.sin())
+        b = self.adds[1](a, t)
+        return self.adds[2](b, a)
 
-        def forward(self, t):
-            a = self.adds[0](t, t.sin())
-            b = self.adds[1](a, t)
-            return self.adds[2](b, a)
-
-    class Two(nn.Module):
-        def forward(self, a, b):
-            return a * 2 + b
-
-    graph = graph_of(Skips(), x)
+    graph = graph_of(made_of(skips, adds=nn.ModuleList(made_of(lambda self, a, b: a * 2 + b) for _ in range(3))), x)
     assert fold_repeats(graph) == graph
 
 
 def test_parallel_blocks_fold_and_say_so():
-    class Heads(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.heads = nn.ModuleList(nn.Linear(4, 2) for _ in range(3))
-
-        def forward(self, t):
-            return torch.cat([head(t) for head in self.heads], -1)
-
-    graph = fold_repeats(graph_of(Heads(), x))
+    graph = fold_repeats(
+        graph_of(
+            made_of(
+                lambda self, t: torch.cat([head(t) for head in self.heads], -1),
+                heads=nn.ModuleList(nn.Linear(4, 2) for _ in range(3)),
+            ),
+            x,
+        )
+    )
     box = graph.modules["heads.0:1"]
     assert (box.repeats, box.is_parallel) == (3, True)
     assert edge(graph, "linear_1_1", "cat_1_4").positions == ("args[0][0]", "args[0][1]", "args[0][2]")
@@ -633,19 +592,10 @@ def test_parallel_blocks_fold_and_say_so():
 
 
 def test_two_edges_between_collapsed_modules_are_one_with_both_tensors():
-    class Split(nn.Module):
-        def forward(self, t):
-            return t + 1, t[:2] * 2
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.split = Split()
-
-        def forward(self, t):
-            return torch.cat(self.split(t))
-
-    graph = collapse(graph_of(Model(), x), depth=1)
+    graph = collapse(
+        graph_of(made_of(lambda self, t: torch.cat(self.split(t)), split=made_of(lambda self, t: (t + 1, t[:2] * 2))), x),
+        depth=1,
+    )
     (found,) = (one for one in graph.edges if one.target.startswith("cat_1"))
     assert found.positions == ("args[0][0]", "args[0][1]")
     assert len(found.tensors) == 2
@@ -750,16 +700,11 @@ def test_an_identity_beside_buffers_stands_after_what_it_was_given():
 
 
 def test_blocks_fed_by_different_blocks_that_were_folded_do_not_fold():
-    class Crossed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+    def forward(self, t):
+        one = self.fc[0](t)
+        two = self.fc[1](one)
+        return self.fc[2](one) + self.fc[3](two)
 
-        def forward(self, t):
-            one = self.fc[0](t)
-            two = self.fc[1](one)
-            return self.fc[2](one) + self.fc[3](two)
-
-    folded = fold_repeats(graph_of(Crossed(), x))
+    folded = fold_repeats(graph_of(made_of(forward, fc=nn.ModuleList(nn.Linear(4, 4) for _ in range(4))), x))
     assert [b.repeats for b in folded.modules.values()] == [2, 1, 1]
     assert fold_repeats(folded) == folded

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import torcheer
+from models import Buffer, made_of
 from tiny_transformers import IS_4
 
 SMALL = {
@@ -110,12 +111,11 @@ def test_flex_attention_with_its_functions(tmp_path):
     """Scores that a function changes, with a table it looks up, and a mask of blocks."""
     slopes = torch.rand(4)
 
-    class Model(nn.Module):
-        def forward(self, q, k, v):
-            mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, q.shape[2], k.shape[2], device="cpu")
-            return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + (i - j) * slopes[h], block_mask=mask, scale=0.3)
+    def forward(self, q, k, v):
+        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, q.shape[2], k.shape[2], device="cpu")
+        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + (i - j) * slopes[h], block_mask=mask, scale=0.3)
 
-    history = torcheer.log_forward_pass(Model(), (Q[:, :, :5], K[:, :, :5], V[:, :, :5]))
+    history = torcheer.log_forward_pass(made_of(forward), (Q[:, :, :5], K[:, :, :5], V[:, :, :5]))
     i, j = torch.arange(5)[:, None], torch.arange(5)
     scores = Q @ K[:, :, :5].mT * 0.3 + (i - j) * slopes[:, None, None]
     expected = scores.masked_fill(i < j, -math.inf).softmax(-1)
@@ -222,22 +222,18 @@ def test_a_module_with_several_attentions_gives_a_list():
 
 @pytest.mark.parametrize("is_fused", [True, False])
 def test_a_cache_that_is_filled_through_a_view_has_the_pattern_of_what_was_read(is_fused):
-    class Cached(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("k", torch.zeros(1, 2, 6, 4))
-            self.register_buffer("v", torch.zeros(1, 2, 6, 4))
-
-        def forward(self, q):
-            self.k[:, :, :4].copy_(q + 1)
-            self.v[:, :, :4].copy_(q * 2)
-            if is_fused:
-                return F.scaled_dot_product_attention(q, self.k, self.v)
-            return (q @ self.k.transpose(-1, -2) / 2).softmax(-1) @ self.v
+    def forward(self, q):
+        self.k[:, :, :4].copy_(q + 1)
+        self.v[:, :, :4].copy_(q * 2)
+        if is_fused:
+            return F.scaled_dot_product_attention(q, self.k, self.v)
+        return (q @ self.k.transpose(-1, -2) / 2).softmax(-1) @ self.v
 
     q = torch.rand(1, 2, 4, 4)
     keys = F.pad(q + 1, (0, 0, 0, 2))
-    history = torcheer.log_forward_pass(Cached(), q)
+    history = torcheer.log_forward_pass(
+        made_of(forward, k=Buffer(torch.zeros(1, 2, 6, 4)), v=Buffer(torch.zeros(1, 2, 6, 4))), q
+    )
     pattern = history.attention("")
     assert torch.allclose(pattern, (q @ keys.mT / 2).softmax(-1))
     (heads,) = [one.heads for one in history if one.heads is not None]
@@ -274,16 +270,13 @@ def test_scaled_dot_product_attention_with_several_dimensions_of_a_batch():
 def test_gates_of_experts_are_no_attention():
     """A softmax of a layer's outputs, though values are weighed by it."""
 
-    class Experts(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.gate, self.experts = nn.Linear(8, 3), nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+    def forward(self, x):
+        made = torch.stack([expert(x) for expert in self.experts], 2)
+        return (self.gate(x).softmax(-1)[:, :, None] @ made).squeeze(2)
 
-        def forward(self, x):
-            made = torch.stack([expert(x) for expert in self.experts], 2)
-            return (self.gate(x).softmax(-1)[:, :, None] @ made).squeeze(2)
-
-    history = torcheer.log_forward_pass(Experts(), torch.randn(2, 5, 8))
+    history = torcheer.log_forward_pass(
+        made_of(forward, gate=nn.Linear(8, 3), experts=nn.ModuleList(nn.Linear(8, 8) for _ in range(3))), torch.randn(2, 5, 8)
+    )
     assert history["softmax_1"].heads is None
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from models import Branching, Mlp, log
+from models import Branching, Mlp, log, made_of
 from torcheer import AmbiguousKey, Layer, LayerNotFound, Operation
 from torcheer.demo import AlexNet
 
@@ -111,29 +111,12 @@ def test_a_pass_that_does_not_exist(mlp):
 
 
 def test_a_module_that_was_not_called_says_so():
-    class Idle(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.used = nn.ReLU()
-            self.idle = nn.ReLU()
-
-        def forward(self, t):
-            return self.used(t)
-
     with pytest.raises(LayerNotFound, match="was not called"):
-        log(Idle(), x)["idle"]
+        log(made_of(lambda self, t: self.used(t), used=nn.ReLU(), idle=nn.ReLU()), x)["idle"]
 
 
 def test_a_module_named_like_another_layers_label_is_ambiguous():
-    class Misnamed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.relu_1 = nn.ReLU()
-
-        def forward(self, t):
-            return self.relu_1(torch.relu(t))
-
-    history = log(Misnamed(), x)
+    history = log(made_of(lambda self, t: self.relu_1(torch.relu(t)), relu_1=nn.ReLU()), x)
     with pytest.raises(AmbiguousKey, match="short label and a module address"):
         history["relu_1"]
     for layer in history:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import torcheer
-from models import Branching, Convolutional, Mlp, log
+from models import Branching, Convolutional, Mlp, log, made_of
 from torcheer import GraphChanged, NotPicklable
 
 x = torch.rand(3, 4)
@@ -148,15 +148,7 @@ def test_the_source_of_an_operation_in_torchs_own_modules_is_the_line_that_calls
 
 
 def test_a_bottom_level_module_is_one_with_one_operation_inside():
-    class Wrapper(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Sequential(nn.Linear(4, 4))
-
-        def forward(self, t):
-            return self.inner(t) + 1
-
-    history = log(Wrapper(), x)
+    history = log(made_of(lambda self, t: self.inner(t) + 1, inner=nn.Sequential(nn.Linear(4, 4))), x)
     assert history["linear_1"].bottom_level_module == "inner.0"
     assert history["add_1"].bottom_level_module is None
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torcheer
-from models import Convolutional, Mlp, log, world
+from models import Convolutional, Mlp, log, made_of, world
 from torcheer._torch import containers
 
 x = torch.rand(3, 4)
@@ -184,27 +184,20 @@ def test_several_models_in_one_recording_are_several_roots():
 
 
 def test_what_crosses_a_module_is_what_crossed_it_even_if_written_through_a_view():
-    class Writes(nn.Module):
-        def forward(self, t):
-            y = t.clone()
-            view = y[0]
-            view.add_(1)
-            return y
+    def writes(self, t):
+        y = t.clone()
+        view = y[0]
+        view.add_(1)
+        return y
 
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = Writes()
-            self.act = nn.ReLU()
-
-        def forward(self, t):
-            y = self.inner(t)
-            view = y[1]
-            view.mul_(-1)
-            return self.act(y)
+    def forward(self, t):
+        y = self.inner(t)
+        view = y[1]
+        view.mul_(-1)
+        return self.act(y)
 
     seen = {}
-    model = Model()
+    model = made_of(forward, inner=made_of(writes), act=nn.ReLU())
     model.inner.register_forward_hook(lambda m, i, o: seen.update(inner=o.clone()))
     model.act.register_forward_pre_hook(lambda m, i: seen.update(act=i[0].clone()))
     history = log(model, x)
@@ -248,11 +241,7 @@ def test_tensors_inside_a_dataclass_enter_a_module():
         x: torch.Tensor
         scale: float
 
-    class Inner(nn.Module):
-        def forward(self, batch):
-            return batch.x * batch.scale
-
-    history = log(nn.Sequential(Inner()), Batch(x, 2.0))
+    history = log(nn.Sequential(made_of(lambda self, batch: batch.x * batch.scale)), Batch(x, 2.0))
     assert history.modules["0:1"].inputs == history.inputs
 
 
@@ -288,8 +277,7 @@ def test_tensors_in_any_container_enter_and_leave_a_module(make):
         assert len(history.modules[f"{address}:1"].inputs) == 2
         assert len(history.modules[f"{address}:1"].outputs) == 2
     assert {layer.layer_type for layer in history.modules["one:1"].inputs} == {"mul"}
-    report = torcheer.validate_forward_pass(Model(), (a, b))
-    assert report, str(report)
+    assert torcheer.validate_forward_pass(Model(), (a, b))
 
 
 def test_the_validator_notices_tensors_that_capture_overlooks(monkeypatch):
@@ -297,15 +285,9 @@ def test_the_validator_notices_tensors_that_capture_overlooks(monkeypatch):
     monkeypatch.delitem(containers.OWN, collections.deque)
     monkeypatch.setattr(containers, "_LEAF_CLASSES", containers._LEAF_CLASSES | {collections.deque})
 
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one = First(sum)
-
-        def forward(self, a):
-            return self.one(collections.deque([a * 2, a * 3]))
-
-    report = torcheer.validate_forward_pass(Model(), torch.rand(2))
+    report = torcheer.validate_forward_pass(
+        made_of(lambda self, a: self.one(collections.deque([a * 2, a * 3])), one=First(sum)), torch.rand(2)
+    )
     assert not report
     assert "0 inputs were logged, plain hooks saw 2" in str(report)
 
@@ -314,40 +296,29 @@ def test_the_validator_notices_tensors_that_capture_overlooks(monkeypatch):
     ("key", "message"), [("quiet", "is in what it returned"), ("unused", "was not called"), ("unused:1", "was not")]
 )
 def test_the_address_of_a_module_that_gave_nothing_is_an_error(key, message):
-    class Quiet(nn.Module):
-        def forward(self, t):
-            return None
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.quiet, self.unused, self.unused_too = Quiet(), nn.ReLU(), nn.ReLU()
-
-        def forward(self, t):
-            self.quiet(t)
-            return self.unused_too(t)
+    def forward(self, t):
+        self.quiet(t)
+        return self.unused_too(t)
 
     with pytest.raises(torcheer.LayerNotFound, match=message):
-        log(Model(), x)[key]
+        log(made_of(forward, quiet=made_of(lambda self, t: None), unused=nn.ReLU(), unused_too=nn.ReLU()), x)[key]
 
 
 def test_arguments_of_a_call_are_there_also_when_their_class_was_met_before():
     class Setting:
         pass
 
-    class Scale(nn.Module):
-        def forward(self, t, setting, *, by, also=None):
-            return t * by
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.scale = Scale()
-
-        def forward(self, t):
-            return self.scale(self.scale(t, Setting(), by=2.0, also=Setting()), Setting(), by=3.0)
-
-    first, second = log(Model(), x).modules["scale"].calls
+    first, second = (
+        log(
+            made_of(
+                lambda self, t: self.scale(self.scale(t, Setting(), by=2.0, also=Setting()), Setting(), by=3.0),
+                scale=made_of(lambda self, t, setting, *, by, also=None: t * by),
+            ),
+            x,
+        )
+        .modules["scale"]
+        .calls
+    )
     for call, by, given in ((first, 2.0, x), (second, 3.0, x * 2)):
         assert torch.equal(call.args[0], given)
         assert repr(call.args[1]) == repr(first.args[1])

@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_recurrence import layers, linear, model
+from test_recurrence import layers
 from torch import Tensor, nn
 
 import torcheer
-from models import log
+from catalogue.layers import linear
+from models import Buffer, log, made_of
 from torcheer.graph import build_graph, collapse, expand_identities, roll
 
 x = torch.rand(2, 4)
@@ -37,15 +38,9 @@ class Squash(nn.Module):
         return F.relu(t) / (t.abs().sum() + 1)
 
 
-class Scale(nn.Module):
+def scale_forward(self, t: Tensor) -> Tensor:
     """Has a buffer, but no parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("factor", torch.tensor(0.5))
-
-    def forward(self, t: Tensor) -> Tensor:
-        return torch.tanh(t) * 0.5
+    return torch.tanh(t) * 0.5
 
 
 def scale(t: Tensor) -> Tensor:
@@ -71,7 +66,7 @@ ACT = nn.ReLU()
 MODULES = {
     "relu": ACT,
     "squash": Squash(),
-    "scale": Scale(),
+    "scale": made_of(scale_forward, factor=Buffer(torch.tensor(0.5))),
     "twice": nn.Sequential(ACT, ACT),
     "branches": Branches(ACT, Squash()),
 }
@@ -110,12 +105,12 @@ def in_spelling(body: list[str], inner: list[str], spelling: str) -> nn.Module:
     torch.manual_seed(0)
     own = MODULES if spelling == "modules" else {}
     parts = {"fc1": linear(), "fc2": linear()}
-    block = model(
+    block = made_of(
         compiled([line for line in inner if "self.block" not in line and "self.fcs" not in line], spelling), **parts, **own
     )
-    wrapped = model(lambda self, t: self.inner(t)[0], inner=block)
+    wrapped = made_of(lambda self, t: self.inner(t)[0], inner=block)
     more = {"fc1": linear(), "fc2": linear(), "fcs": nn.ModuleList([linear(), linear(), linear()])}
-    return model(compiled(body, spelling), block=wrapped, **more, **own)
+    return made_of(compiled(body, spelling), block=wrapped, **more, **own)
 
 
 simple_inner = st.lists(
@@ -167,12 +162,12 @@ def pooled(self, t):
 
 
 def test_calls_of_a_shared_module_stay_addressable():
-    history = log(model(pooled, fc1=linear(), fc2=linear(), pool=nn.AvgPool1d(3, 1, 1)), x)
+    history = log(made_of(pooled, fc1=linear(), fc2=linear(), pool=nn.AvgPool1d(3, 1, 1)), x)
     assert [history[f"pool:{n}"].layer_label_short for n in (1, 2, 3)] == ["avgpool1d_1", "avgpool1d_2", "avgpool1d_3"]
     assert history.modules["pool"].num_calls == 3
     with pytest.raises(torcheer.AmbiguousKey, match=r"called 3 times: say which, by pool:1 \(avgpool1d_1_2"):
         history["pool"]
-    kept = log(model(pooled, fc1=linear(), fc2=linear(), pool=nn.AvgPool1d(3, 1, 1)), x, layers_to_save=["pool:2"])
+    kept = log(made_of(pooled, fc1=linear(), fc2=linear(), pool=nn.AvgPool1d(3, 1, 1)), x, layers_to_save=["pool:2"])
     assert [one.layer_label_short for one in kept.saved] == ["avgpool1d_2"]
 
 
@@ -182,7 +177,7 @@ def test_a_module_made_as_the_model_runs_is_a_function_too():
             t = nn.ReLU()(self.fc(t))
         return nn.Sequential(nn.Tanh(), nn.Tanh())(t)
 
-    assert layers(log(model(forward, fc=linear()), x)) == ["linear_1×3", "relu_1×3", "tanh_1", "tanh_2"]
+    assert layers(log(made_of(forward, fc=linear()), x)) == ["linear_1×3", "relu_1×3", "tanh_1", "tanh_2"]
 
 
 def test_modules_made_in_a_loop_without_parameters():
@@ -208,7 +203,7 @@ def test_a_shared_block_without_parameters_is_a_layer_per_place_for_each_of_its_
     def forward(self, t):
         return self.up(self.fc2(self.up(self.fc1(t))))
 
-    history = log(model(forward, fc1=linear(), fc2=linear(), up=Squash()), x)
+    history = log(made_of(forward, fc1=linear(), fc2=linear(), up=Squash()), x)
     assert not history.is_recurrent
     assert [name for name in layers(history) if "relu" in name] == ["relu_1", "relu_2"]
 
@@ -231,7 +226,7 @@ def test_a_norm_before_two_different_blocks_is_two_layers():
         return t
 
     norm = nn.LayerNorm(4, elementwise_affine=False)
-    history = log(model(forward, blocks=nn.ModuleList([linear(), linear()]), norm=norm), x)
+    history = log(made_of(forward, blocks=nn.ModuleList([linear(), linear()]), norm=norm), x)
     assert layers(history) == ["layernorm_1", "linear_1", "add_1", "layernorm_2", "linear_2", "add_2"]
 
 
@@ -241,23 +236,20 @@ def test_a_condition_that_is_asked_twice_around_one_round_is_one_layer():
             t = self.fc(t).abs()
         return t
 
-    history = log(model(forward, fc=linear()), -x)
+    history = log(made_of(forward, fc=linear()), -x)
     assert layers(history) == ["sum_1×2", "lt_1×2", "linear_1", "abs_1"]
 
 
 def test_a_module_with_parameters_that_does_not_use_them_is_no_reason_to_join():
-    class Gate(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.rand(4))
-
-        def forward(self, t: Tensor) -> Tensor:
-            return t * self.weight if self.training else t * 0.5
-
     def forward(self, t):
         return self.gate(self.fc2(self.gate(self.fc1(t))))
 
-    net = model(forward, fc1=linear(), fc2=linear(), gate=Gate())
+    net = made_of(
+        forward,
+        fc1=linear(),
+        fc2=linear(),
+        gate=made_of(lambda self, t: t * self.weight if self.training else t * 0.5, weight=nn.Parameter(torch.rand(4))),
+    )
     assert layers(log(net.eval(), x)) == ["linear_1", "mul_1", "linear_2", "mul_2"]
     assert layers(log(net.train(), x)) == ["linear_1", "mul_1×2", "linear_2"]
 
@@ -289,7 +281,7 @@ def test_a_parameter_used_before_and_after_it_is_overwritten_is_one_layer(repeat
             t = t.sin()
         return t
 
-    found = layers(log(model(forward, w=nn.Parameter(torch.rand(4, 4))), x))
+    found = layers(log(made_of(forward, w=nn.Parameter(torch.rand(4, 4))), x))
     assert found == ["linear_1×2", "mul_1", "sin_1×2" if repeats else "sin_1"]
 
 
@@ -345,7 +337,7 @@ def test_a_shared_block_is_a_box_per_place_in_a_rolled_picture():
             t = self.up(self.fc2(t))
         return t
 
-    history = log(model(forward, fc1=linear(), fc2=linear(), up=Squash()), x)
+    history = log(made_of(forward, fc1=linear(), fc2=linear(), up=Squash()), x)
     graph = roll(build_graph(history))
     assert [box for box in graph.modules if box.startswith("up")] == ["up:1", "up:2"]
     assert graph.modules["up:2"].calls == (2, 3)
@@ -356,7 +348,7 @@ def test_a_collapsed_shared_block_is_a_node_per_place_in_a_rolled_picture():
     def forward(self, t):
         return self.up(self.fc2(self.up(self.fc1(t))))
 
-    history = log(model(forward, fc1=linear(), fc2=linear(), up=Squash()), x)
+    history = log(made_of(forward, fc1=linear(), fc2=linear(), up=Squash()), x)
     graph = roll(collapse(build_graph(history), address="up"))
     assert [node.key for node in graph.nodes if node.kind == "module"] == ["@up:1", "@up:2"]
     assert not any(edge.is_feedback for edge in graph.edges)
@@ -366,7 +358,7 @@ def test_a_shared_identity_is_a_node_per_place_in_a_rolled_picture():
     def forward(self, t):
         return self.same(self.fc2(self.same(self.fc1(t))))
 
-    history = log(model(forward, fc1=linear(), fc2=linear(), same=nn.Identity()), x)
+    history = log(made_of(forward, fc1=linear(), fc2=linear(), same=nn.Identity()), x)
     graph = roll(expand_identities(build_graph(history)))
     assert [node.key for node in graph.nodes if node.kind == "identity"] == ["identity same:1", "identity same:2"]
     assert not any(edge.is_feedback for edge in graph.edges)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import torcheer as tl
+from models import made_of
 from torcheer._torch.memory import FREED
 from torcheer.history.attributes import agreed
 from torcheer.log.records import UNSAVED
@@ -244,21 +245,15 @@ def test_gradients_are_followed_only_when_asked_for() -> None:
 # Refused inputs -------------------------------------------------------------------------------------------------------
 
 
-class Nothing(nn.Module):
-    def forward(self) -> Tensor:
-        return torch.ones(1)
-
-
-class ByName(nn.Module):
-    def forward(self, *, mask: Tensor) -> Tensor:
-        return mask + 1
-
-
 @pytest.mark.parametrize(
     ("model", "given", "said"),
     [
-        (Nothing(), torch.ones(1), "It takes no inputs: log_forward_pass(model, ())."),
-        (ByName(), torch.ones(1), "Arguments are given by name: log_forward_pass(model, input_kwargs={'mask': …})."),
+        (made_of(lambda self: torch.ones(1)), torch.ones(1), "It takes no inputs: log_forward_pass(model, ())."),
+        (
+            made_of(lambda self, *, mask: mask + 1),
+            torch.ones(1),
+            "Arguments are given by name: log_forward_pass(model, input_kwargs={'mask': …}).",
+        ),
         (nn.Linear(2, 2), None, "None"),
         (nn.Linear(2, 2), object(), "Give tensors, or whatever else the model's forward takes: log_forward_pass(model, x)."),
         (torch.sin, None, "Give it an input: log_forward_pass(model, x)."),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from test_recurrence import layers, linear, model
+from test_recurrence import layers
 from torch import nn
 
-from models import log
+from catalogue.layers import linear
+from models import log, made_of
 from torcheer.graph import roll
 
 x = torch.rand(2, 4)
@@ -42,33 +43,35 @@ def test_map_over_queries_keys_and_values_in_a_shared_block_is_a_layer_for_each(
     def forward(self, t):
         return self.heads(self.heads(t))
 
-    found = layers(log(model(forward, heads=Heads()), x))
+    found = layers(log(made_of(forward, heads=Heads()), x))
     assert [one for one in found if one.startswith("reshape")] == [f"reshape_{n}×2" for n in (1, 2, 3, 4)]
     assert {one.rpartition("×")[2] for one in found} == {"2"}
 
 
 @pytest.mark.parametrize("shared", [nn.ReLU(), nn.Sequential(nn.ReLU(), nn.Tanh()), F.relu])
 def test_a_comprehension_over_a_shared_module_without_parameters(shared):
-    class Shares(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc = nn.Linear(4, 6)
-            self.shared = shared
-
-        def forward(self, t):
-            return torch.cat([self.shared(part) for part in self.fc(t).split(2, dim=1)], 1)
-
-    history = log(Shares(), x)
+    history = log(
+        made_of(
+            lambda self, t: torch.cat([self.shared(part) for part in self.fc(t).split(2, dim=1)], 1),
+            fc=nn.Linear(4, 6),
+            shared=shared,
+        ),
+        x,
+    )
     assert not history.is_recurrent
     assert len([one for one in history.operations if one.layer_type == "relu"]) == 3
 
 
 def test_pooling_at_several_scales():
-    class Pyramid(nn.Module):
-        def forward(self, t):
-            return torch.cat([t] + [F.interpolate(F.adaptive_avg_pool2d(t, n), size=8) for n in (1, 2, 4)], 1)
-
-    history = log(nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), Pyramid()), torch.rand(1, 3, 8, 8))
+    history = log(
+        nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1),
+            made_of(
+                lambda self, t: torch.cat([t] + [F.interpolate(F.adaptive_avg_pool2d(t, n), size=8) for n in (1, 2, 4)], 1)
+            ),
+        ),
+        torch.rand(1, 3, 8, 8),
+    )
     assert not history.is_recurrent
 
 
@@ -84,7 +87,7 @@ def test_filling_a_mask_in_a_loop_is_no_recurrence():
             mask[row].fill_(row)
         return self.fc(t) + mask
 
-    assert not log(model(forward, fc=linear()), x).is_recurrent
+    assert not log(made_of(forward, fc=linear()), x).is_recurrent
 
 
 def test_new_tensors_made_in_a_comprehension():
@@ -92,7 +95,7 @@ def test_new_tensors_made_in_a_comprehension():
         states = [torch.zeros(2, 4) for _ in range(3)]
         return self.fc(t) + torch.stack(states).sum(0)
 
-    assert not log(model(forward, fc=linear()), x).is_recurrent
+    assert not log(made_of(forward, fc=linear()), x).is_recurrent
 
 
 def test_two_lines_that_use_what_ran_side_by_side():
@@ -102,7 +105,7 @@ def test_two_lines_that_use_what_ran_side_by_side():
         b = torch.tanh(b)
         return a * b
 
-    assert not log(model(forward, fc=linear()), x).is_recurrent
+    assert not log(made_of(forward, fc=linear()), x).is_recurrent
 
 
 def test_a_loop_over_what_was_computed_at_different_places():
@@ -115,7 +118,7 @@ def test_a_loop_over_what_was_computed_at_different_places():
             both = both * one.to(both.device)
         return both
 
-    history = log(model(forward, fc=linear()), x)
+    history = log(made_of(forward, fc=linear()), x)
     assert not history.is_recurrent
     assert [one for one in layers(history) if one.startswith("mul")] == ["mul_1", "mul_2", "mul_3"]
 
@@ -125,7 +128,7 @@ def test_the_sum_of_different_things():
         t = self.fc(t)
         return sum([F.relu(t), torch.tanh(t), torch.sin(t)])
 
-    assert not log(model(forward, fc=linear()), x).is_recurrent
+    assert not log(made_of(forward, fc=linear()), x).is_recurrent
 
 
 # Loops stay loops -------------------------------------------------------------------------------------------------------
@@ -138,7 +141,7 @@ def test_steps_of_a_sequence_that_feed_a_cell():
             h = torch.tanh(self.fc(F.relu(t[n]) * 2 + h))
         return h
 
-    found = layers(log(model(forward, fc=linear()), x))
+    found = layers(log(made_of(forward, fc=linear()), x))
     assert found == ["zeros_1", "getitem_1×2", "relu_1×2", "mul_1×2", "add_1×2", "linear_1×2", "tanh_1×2"]
 
 
@@ -150,7 +153,7 @@ def test_what_each_round_of_a_loop_leaves_behind():
             found.append(torch.cos(t) * 2)
         return torch.stack(found)
 
-    assert layers(log(model(forward), x)) == ["sin_1×3", "cos_1×3", "mul_1×3", "stack_1"]
+    assert layers(log(made_of(forward), x)) == ["sin_1×3", "cos_1×3", "mul_1×3", "stack_1"]
 
 
 def test_results_written_into_a_tensor_round_by_round():
@@ -161,7 +164,7 @@ def test_results_written_into_a_tensor_round_by_round():
             out[n] = t
         return out
 
-    assert layers(log(model(forward, fc=linear()), x)) == ["zeros_1", "linear_1×3", "tanh_1×3", "setitem_1×3"]
+    assert layers(log(made_of(forward, fc=linear()), x)) == ["zeros_1", "linear_1×3", "tanh_1×3", "setitem_1×3"]
 
 
 def test_a_recurrence_through_the_elements_of_a_tensor():
@@ -171,7 +174,7 @@ def test_a_recurrence_through_the_elements_of_a_tensor():
             t[:, n + 1] = t[:, n] * 2
         return t
 
-    assert layers(log(model(forward, fc=linear()), x)) == ["linear_1", "getitem_1×3", "mul_1×3", "setitem_1×3"]
+    assert layers(log(made_of(forward, fc=linear()), x)) == ["linear_1", "getitem_1×3", "mul_1×3", "setitem_1×3"]
 
 
 def test_scales_that_run_through_one_network():
@@ -180,7 +183,7 @@ def test_scales_that_run_through_one_network():
     def forward(self, t):
         return sum(self.fc(F.relu(t * scale)).sum() for scale in (1, 2, 3))
 
-    found = layers(log(model(forward, fc=linear()), x))
+    found = layers(log(made_of(forward, fc=linear()), x))
     assert found[:4] == ["mul_1×3", "relu_1×3", "linear_1×3", "sum_1×3"]
 
 
@@ -191,7 +194,7 @@ def test_only_what_feeds_a_shared_layer_follows_it():
         q, k, v = [F.relu(one) for one in self.fc(t).chunk(3, 1)]
         return self.norm(q) + self.norm(k) + v
 
-    found = layers(log(model(forward, fc=nn.Linear(4, 12), norm=nn.LayerNorm(4)), x))
+    found = layers(log(made_of(forward, fc=nn.Linear(4, 12), norm=nn.LayerNorm(4)), x))
     assert [one for one in found if one.startswith("relu")] == ["relu_1×2", "relu_2"]
     assert "layernorm_1×2" in found
 
@@ -202,7 +205,7 @@ def test_parts_side_by_side_in_a_loop_are_a_layer_each():
             t = torch.cat([F.relu(part) for part in self.fc(t).chunk(2, 1)], 1)
         return t
 
-    found = layers(log(model(forward, fc=linear()), x))
+    found = layers(log(made_of(forward, fc=linear()), x))
     assert [one for one in found if one.startswith("relu")] == ["relu_1×3", "relu_2×3"]
 
 
@@ -211,7 +214,7 @@ def test_what_is_kept_as_the_model_runs_is_what_its_label_means_afterwards(key):
     def forward(self, t):
         return torch.cat([F.relu(one) for one in self.fc(t).chunk(4, 1)], 1)
 
-    net = model(forward, fc=linear())
+    net = made_of(forward, fc=linear())
     full, some = log(net, x), log(net, x, layers_to_save=[key])
     assert {one.label for one in some.saved} == {one.label for one in full.filter([key])}
     for one in some.saved:
@@ -264,7 +267,7 @@ def alternating(self, t):
     ],
 )
 def test_loops_without_parameters(forward, expected):
-    found = layers(log(model(forward), x))
+    found = layers(log(made_of(forward), x))
     assert [one for one in found if "×" in one] == expected
 
 
@@ -275,7 +278,7 @@ def test_a_loop_over_a_list_of_inputs():
             h = torch.tanh(h + one)
         return h
 
-    assert layers(log(model(forward), x[0], x[1], x[0] + 1)) == ["zeros_1", "add_1×3", "tanh_1×3"]
+    assert layers(log(made_of(forward), x[0], x[1], x[0] + 1)) == ["zeros_1", "add_1×3", "tanh_1×3"]
 
 
 def test_many_rounds_are_grouped_in_linear_time():
@@ -284,7 +287,7 @@ def test_many_rounds_are_grouped_in_linear_time():
             t = torch.sin(t) + F.relu(t[:1]) * n
         return t
 
-    history = log(model(forward), x, layers_to_save="none")
+    history = log(made_of(forward), x, layers_to_save="none")
     assert layers(history) == ["sin_1×5000", "getitem_1×5000", "relu_1×5000", "mul_1×5000", "add_1×5000"]
 
 
@@ -335,7 +338,7 @@ def test_a_loop_over_what_different_functions_made_in_a_shared_block_is_a_layer_
     def outer(self, t):
         return self.block(self.block(t))
 
-    found = layers(log(model(outer, block=model(inner, fc=linear())), x))
+    found = layers(log(made_of(outer, block=made_of(inner, fc=linear())), x))
     assert found == ["linear_1×2", "sin_1×2", "cos_1×2", "mul_1×2", "relu_1×2", "mul_2×2", "relu_2×2"]
 
 

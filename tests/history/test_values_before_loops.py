@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_recurrence import layers, linear, model
+from test_recurrence import layers
 from torch import nn
 
-from models import log
+from catalogue.layers import linear
+from models import log, made_of
 
 x = torch.rand(2, 4)
 
 
 def found(forward, **modules):
     """The layers without parameters of a model."""
-    return [one for one in layers(log(model(forward, **modules), x)) if not one.startswith(("input", "output", "linear"))]
+    return [one for one in layers(log(made_of(forward, **modules), x)) if not one.startswith(("input", "output", "linear"))]
 
 
 @pytest.mark.parametrize("times", [2, 3, 5])
@@ -92,7 +93,7 @@ def test_such_a_loop_in_a_block_that_is_called_twice():
     def outer(self, t):
         return self.block(self.block(t))
 
-    block = model(inner, f=linear(), g=linear())
+    block = made_of(inner, f=linear(), g=linear())
     assert found(outer, block=block) == ["add_1×6", "sigmoid_1×6", "mul_1×6"]
 
 

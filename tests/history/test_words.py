@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torcheer
-from models import Mlp, log
+from models import Mlp, log, made_of
 from torcheer import (
     ActivationNotSaved,
     GradientNotSaved,
@@ -46,20 +46,15 @@ def history(model):
     return log(model, x)
 
 
-class Loop(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cell = nn.Linear(4, 4)
-
-    def forward(self, t):
-        for _ in range(3):
-            t = torch.tanh(self.cell(t))
-        return t
+def loop_forward(self, t):
+    for _ in range(3):
+        t = torch.tanh(self.cell(t))
+    return t
 
 
 @pytest.fixture
 def loop():
-    return log(Loop(), x)
+    return log(made_of(loop_forward, cell=nn.Linear(4, 4)), x)
 
 
 def both(history, key):
@@ -205,15 +200,11 @@ def test_a_gradient_before_any_backward_pass_says_what_to_run(model):
 
 
 def test_a_gradient_that_no_backward_pass_reached_is_none():
-    class TwoHeads(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one, self.other = nn.Linear(4, 2), nn.Linear(4, 2)
-
-        def forward(self, t):
-            return self.one(t), self.other(t)
-
-    history = torcheer.log_forward_pass(TwoHeads(), x, save_gradients=True)
+    history = torcheer.log_forward_pass(
+        made_of(lambda self, t: (self.one(t), self.other(t)), one=nn.Linear(4, 2), other=nn.Linear(4, 2)),
+        x,
+        save_gradients=True,
+    )
     history.log_backward(history["output_1"].activation.sum())
     assert torch.equal(history["one"].grad, torch.ones(3, 2))
     assert history["other"].grad is None

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import torcheer
+from models import made_of
 from torcheer import changes
 
 transformers = pytest.importorskip("transformers")
@@ -145,17 +146,12 @@ def test_another_number_of_steps_than_was_logged_is_named():
 
 
 def test_after_a_step_that_raised_calls_are_numbered_anew():
-    class Steps(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc, self.fails = nn.Linear(4, 4), False
+    def forward(self, t):
+        if self.fails:
+            raise ValueError("a step failed")
+        return self.fc(t)
 
-        def forward(self, t):
-            if self.fails:
-                raise ValueError("a step failed")
-            return self.fc(t)
-
-    model, t = Steps(), torch.rand(2, 4)
+    model, t = made_of(forward, fc=nn.Linear(4, 4), fails=False), torch.rand(2, 4)
     with torcheer.recording(model) as history:
         expected = [made := model(t), model(made)]
     with torcheer.tap(model, ["fc:1", "fc:2"], like=history) as values:

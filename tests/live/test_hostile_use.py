@@ -14,6 +14,7 @@ from tap_models import Net, hooks_of
 from torch import Tensor, nn
 
 import torcheer
+from models import made_of
 from torcheer import changes
 
 
@@ -251,10 +252,9 @@ def test_forwards_that_a_program_put_others_around_are_read_as_the_log_kept_them
 
 
 def test_a_forward_that_calls_itself_without_the_module_is_read_as_the_log_kept_it():
-    class Twice(nn.Module):
-        def forward(self, x: Tensor, times: int = 3) -> Tensor:
-            x = torch.tanh(x)
-            return self.forward(x * 2, times - 1) if times else x
+    def forward(self, x: Tensor, times: int = 3) -> Tensor:
+        x = torch.tanh(x)
+        return self.forward(x * 2, times - 1) if times else x
 
-    model, x = Twice(), torch.rand(3)
+    model, x = made_of(forward), torch.rand(3)
     assert_read_as_logged(model, x)

@@ -15,6 +15,7 @@ from in_place_programs import InPlaceProgram, Step, programs_in_place
 from torch import Tensor, nn
 
 import torcheer
+from models import made_of
 from torcheer import changes
 from torcheer.replay.comparison import same_bits
 
@@ -310,15 +311,13 @@ def test_a_module_that_works_in_place_is_changed_in_place_also_where_it_had_noth
         assert alike(gradients(model, our_x, outputs), gradients(model, their_x, expected))
 
 
-class OwnActivation(nn.Module):
+def own_activation(self, x: Tensor) -> Tensor:
     """Writes to what it is given, and nothing tells beforehand."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x, inplace=True)
+    return F.relu(x, inplace=True)
 
 
 def test_a_module_of_which_nothing_tells_that_it_writes_in_place_is_refused_by_name_where_gradients_need_it():
-    model, x = nn.Sequential(nn.Linear(3, 3), OwnActivation()), torch.randn(2, 3)
+    model, x = nn.Sequential(nn.Linear(3, 3), made_of(own_activation)), torch.randn(2, 3)
     history = torcheer.log_forward_pass(model, x)
     with (
         pytest.raises(torcheer.InvalidArgument, match=r"what '1' returned: the value is written in place, .* like=history"),

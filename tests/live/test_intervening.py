@@ -13,7 +13,7 @@ from tap_models import UNUSUAL, Attention, Function, Net, Normed, Ragged, Severa
 from torch import nn
 
 import torcheer
-from models import unchanged
+from models import made_of, unchanged
 from torcheer import changes
 from torcheer._torch.internals import function_modes
 from torcheer.replay.comparison import same_bits
@@ -118,19 +118,7 @@ def test_one_tensor_of_several_is_changed(kind, is_logged):
 
 @pytest.mark.parametrize("part", range(3))
 def test_what_was_changed_is_an_output_of_the_module_in_a_log(part):
-    class Split(nn.Module):
-        def forward(self, x):
-            return x + 1, x * 2, x - 3
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.split = Split()
-
-        def forward(self, x):
-            return sum(self.split(x))
-
-    model, x = Model(), torch.rand(3)
+    model, x = made_of(lambda self, x: sum(self.split(x)), split=made_of(lambda self, x: (x + 1, x * 2, x - 3))), torch.rand(3)
     with torcheer.intervene(model, {f"split[{part}]": torch.sin}):
         history = torcheer.log_forward_pass(model, x)
     types = ["add", "mul", "sub"]
@@ -447,16 +435,12 @@ def test_what_is_checkpointed_is_changed_again_in_the_backward_pass(is_reentrant
 
         def __init__(self):
             super().__init__()
-            self.body = nn.Sequential(nn.Linear(4, 4), Sine(), nn.Linear(4, 4))
+            self.body = nn.Sequential(nn.Linear(4, 4), made_of(lambda self, x: torch.sin(x) * 2), nn.Linear(4, 4))
 
         def forward(self, x):
             if not self.is_checkpointed:
                 return self.body(x)
             return torch.utils.checkpoint.checkpoint(self.body, x, use_reentrant=is_reentrant)
-
-    class Sine(nn.Module):
-        def forward(self, x):
-            return torch.sin(x) * 2
 
     model, x = Model(), torch.rand(2, 4, requires_grad=True)
     model.is_checkpointed = False
@@ -480,17 +464,12 @@ def test_what_is_checkpointed_is_changed_again_in_the_backward_pass(is_reentrant
 
 
 def test_one_call_of_several_that_are_checkpointed_is_told():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.cell = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    def forward(self, x):
+        for _ in range(2):
+            x = torch.utils.checkpoint.checkpoint(self.cell, x, use_reentrant=False)
+        return x
 
-        def forward(self, x):
-            for _ in range(2):
-                x = torch.utils.checkpoint.checkpoint(self.cell, x, use_reentrant=False)
-            return x
-
-    model, x = Model(), torch.rand(2, 4)
+    model, x = made_of(forward, cell=nn.Sequential(nn.Linear(4, 4), nn.Tanh())), torch.rand(2, 4)
     with (
         pytest.raises(torcheer.PlaceNotReached, match=r"'cell.0' ran again in a backward pass, where"),
         torcheer.intervene(model, {"cell.0:2": changes.scale(3)}),

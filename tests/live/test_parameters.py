@@ -5,26 +5,20 @@ import torch
 from torch import nn
 
 import torcheer
+from models import Buffer, made_of
 
 x = torch.rand(3, 4)
 
 
-class Hands(nn.Module):
+def hands(self, t):
     """Returns its parameter, a view of it, and its buffer."""
-
-    def __init__(self):
-        super().__init__()
-        self.by = nn.Parameter(torch.ones(4))
-        self.register_buffer("shift", torch.ones(4))
-
-    def forward(self, t):
-        return self.by, self.by.view(2, 2), self.shift
+    return self.by, self.by.view(2, 2), self.shift
 
 
 class Overwrites(nn.Module):
     def __init__(self, how):
         super().__init__()
-        self.hands, self.how = Hands(), how
+        self.hands, self.how = made_of(hands, by=nn.Parameter(torch.ones(4)), shift=Buffer(torch.ones(4))), how
         self.tied = self.hands.by
         self.takes = nn.Identity()
 
@@ -113,15 +107,7 @@ def test_a_parameter_that_nobody_overwrites_is_the_models_own():
 
 
 def test_a_parameter_that_is_swapped_for_another_is_read_as_it_was():
-    class Returns(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.by = nn.Parameter(torch.ones(4))
-
-        def forward(self, t):
-            return self.by
-
-    model = nn.Sequential(nn.Identity(), Returns())
+    model = nn.Sequential(nn.Identity(), made_of(lambda self, t: self.by, by=nn.Parameter(torch.ones(4))))
     with torch.no_grad(), torcheer.tap(model, ["1"]) as values:
         model(x)
         torch.utils.swap_tensors(model[1].by, nn.Parameter(torch.full((4,), 9.0)))

@@ -15,7 +15,7 @@ from tap_models import UNUSUAL, Attention, Function, Normed, Ragged, Several, St
 from torch import nn
 
 import torcheer
-from models import Stateful, unchanged
+from models import Stateful, made_of, unchanged
 from torcheer._torch.internals import function_modes
 from torcheer.live.places import Stopped
 from torcheer.live.reading import Take
@@ -181,15 +181,10 @@ def test_a_module_that_is_called_by_itself_is_read_too(net, x):
 
 
 def test_a_model_that_calls_itself_is_one_call():
-    class Halving(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc = nn.Linear(2, 2)
-
-        def forward(self, x, depth=2):
-            return self.fc(x) if depth == 0 else self.fc(self(x, depth - 1))
-
-    model, x = Halving(), torch.rand(1, 2)
+    model, x = (
+        made_of(lambda self, x, depth=2: self.fc(x) if depth == 0 else self.fc(self(x, depth - 1)), fc=nn.Linear(2, 2)),
+        torch.rand(1, 2),
+    )
     history = torcheer.log_forward_pass(model, x)
     with torcheer.tap(model, ["fc", "fc:2"], like=history) as values:
         model(x)
@@ -211,15 +206,13 @@ def test_calls_inside_composites_are_read():
 def test_fused_attention_stays_fused():
     """A tap on an encoder layer, or on a function around one, does not change which path torch takes."""
 
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-
-        def forward(self, x):
-            return torch.tanh(self.encoder(torch.sin(x))) + 1
-
-    model, x = Model().eval(), torch.rand(2, 5, 8)
+    model, x = (
+        made_of(
+            lambda self, x: torch.tanh(self.encoder(torch.sin(x))) + 1,
+            encoder=nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+        ).eval(),
+        torch.rand(2, 5, 8),
+    )
     with torch.no_grad():
         history = torcheer.log_forward_pass(model, x)
         assert "transformerencoderlayerfwd_1" in [layer.layer_label_short for layer in history]
@@ -445,18 +438,13 @@ def test_stop_keeps_the_modes_of_the_program(net, x):
 
 
 def test_an_exception_handler_of_the_model_does_not_catch_the_stop():
-    class Catching(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc = nn.Linear(2, 2)
+    def forward(self, x):
+        try:
+            return self.fc(x)
+        except Exception:
+            return x
 
-        def forward(self, x):
-            try:
-                return self.fc(x)
-            except Exception:
-                return x
-
-    model, after = Catching(), []
+    model, after = made_of(forward, fc=nn.Linear(2, 2)), []
     with torcheer.tap(model, ["fc"], stop=True):
         model(torch.rand(1, 2))
         after.append(1)
@@ -514,16 +502,11 @@ def test_activation_leaves_a_model_that_changes_itself_as_it_was():
 @pytest.mark.parametrize("key", ["first", "relu_1", "last", "input:first"])
 @pytest.mark.parametrize("is_logged", [False, True])
 def test_activation_leaves_inputs_that_the_model_writes_to_as_they_were(key, is_logged):
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.last = nn.ReLU(inplace=True), nn.Linear(3, 3)
+    def forward(self, x, more):
+        more["x"].mul_(2)
+        return self.last(self.first(x) + more["x"])
 
-        def forward(self, x, more):
-            more["x"].mul_(2)
-            return self.last(self.first(x) + more["x"])
-
-    model, x, more = Model(), torch.randn(2, 3), torch.randn(2, 3)
+    model, x, more = made_of(forward, first=nn.ReLU(inplace=True), last=nn.Linear(3, 3)), torch.randn(2, 3), torch.randn(2, 3)
     expected = {"first": x.relu(), "relu_1": x.relu(), "last": model.last(x.relu() + 2 * more), "input:first": x.clone()}[key]
     before = x.clone(), more.clone()
     history = torcheer.log_forward_pass(model, (x, {"x": more})) if is_logged else None
@@ -571,12 +554,13 @@ def test_activation_leaves_gradients_or_names_them(name, key):
 
 
 def test_activation_with_named_arguments():
-    class Model(nn.Module):
-        def forward(self, a, b):
-            return torch.sin(a) + torch.cos(b)
-
     a, b = torch.rand(2), torch.rand(2)
-    assert torch.equal(torcheer.activation(Model(), keys="cos_1", input_kwargs={"a": a, "b": b}), torch.cos(b))
+    assert torch.equal(
+        torcheer.activation(
+            made_of(lambda self, a, b: torch.sin(a) + torch.cos(b)), keys="cos_1", input_kwargs={"a": a, "b": b}
+        ),
+        torch.cos(b),
+    )
 
 
 # Bad input --------------------------------------------------------------------------------------------------------------

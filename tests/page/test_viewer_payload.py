@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torcheer
-from models import Branching, Convolutional, Mlp, Stateful, log
+from models import Branching, Convolutional, Mlp, Stateful, log, made_of
 from torcheer._torch.measure import Statistics, statistics_of
 from torcheer.demo import AlexNet, Gpt2, SimpleRecurrent
 from torcheer.graph import Arguments, Node, fold_repeats
@@ -492,15 +492,14 @@ def test_a_limit_that_is_no_size_is_refused(limit):
 def test_thousands_of_operations_take_a_modest_page():
     """Without previews, in nested modules."""
 
-    class Leaf(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(4, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.tanh(self.linear(x)) * 0.5 + x
-
-    model = nn.Sequential(*(nn.Sequential(*(Leaf() for _ in range(10))) for _ in range(100)))
+    model = nn.Sequential(
+        *(
+            nn.Sequential(
+                *(made_of(lambda self, x: torch.tanh(self.linear(x)) * 0.5 + x, linear=nn.Linear(4, 4)) for _ in range(10))
+            )
+            for _ in range(100)
+        )
+    )
     with torch.no_grad():
         history = log(model, torch.rand(3, 4))
     assert history.num_operations > 4_000

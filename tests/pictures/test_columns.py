@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import torcheer
+from models import made_of
 from torcheer.demo import AlexNet
 from torcheer.graph import Graph
 from torcheer.pictures import Layout, PictureOptions, lay_out, make_picture
@@ -120,13 +121,12 @@ def test_repeated_blocks_are_not_cut() -> None:
 
 
 def test_a_very_tall_picture_has_columns_by_itself_and_a_short_one_has_not() -> None:
-    class Chain(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            for name in ("sin", "cos", "tanh", "exp", "relu") * 11:
-                x = getattr(torch, name)(x)
-            return x
+    def forward(self, x: Tensor) -> Tensor:
+        for name in ("sin", "cos", "tanh", "exp", "relu") * 11:
+            x = getattr(torch, name)(x)
+        return x
 
-    graph = torcheer.log_forward_pass(Chain(), torch.ones(4)).graph
+    graph = torcheer.log_forward_pass(made_of(forward), torch.ones(4)).graph
     options = {"rolled": False, "nesting_depth": "all"}
     tall = make_picture(graph, PictureOptions(columns=1, **options))  # type: ignore[arg-type]
     assert tall.size[1] > 4 * tall.size[0]

@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import torcheer
+from models import made_of
 from torcheer.demo import AlexNet
 from torcheer.errors import InvalidArgument, LayerNotFound, TorcheerError
 from torcheer.graph import focus, fold_repeats, roll
@@ -157,18 +158,20 @@ def test_an_operation_in_focus_has_its_neighbourhood(blocks: torcheer.ModelHisto
 
 
 def test_focus_goes_with_rolling_folding_and_depth() -> None:
-    class Outer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.before, self.after = nn.Linear(4, 4), nn.Linear(4, 4)
-            self.part = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(4)))
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = self.after(self.part(self.before(x)))
+        return x
 
-        def forward(self, x: Tensor) -> Tensor:
-            for _ in range(3):
-                x = self.after(self.part(self.before(x)))
-            return x
-
-    history = torcheer.log_forward_pass(Outer(), torch.ones(1, 4))
+    history = torcheer.log_forward_pass(
+        made_of(
+            forward,
+            before=nn.Linear(4, 4),
+            after=nn.Linear(4, 4),
+            part=nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(4))),
+        ),
+        torch.ones(1, 4),
+    )
     rolled = focus(roll(history.graph), "part")
     assert [node.label for node in rolled.nodes if node.kind == "stub"] == ["before", "after"]
     assert len(fold_repeats(focus(history.graph, "part")).nodes) < len(focus(history.graph, "part").nodes)
@@ -197,15 +200,10 @@ def test_a_module_draws_itself(blocks: torcheer.ModelHistory, tmp_path: Path) ->
 
 
 def test_a_module_that_did_not_run_says_so() -> None:
-    class Idle(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.used, self.idle = nn.Linear(2, 2), nn.Linear(2, 2)
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.used(x)
+        return out
 
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.used(x)
-            return out
-
-    history = torcheer.log_forward_pass(Idle(), torch.ones(1, 2))
+    history = torcheer.log_forward_pass(made_of(forward, used=nn.Linear(2, 2), idle=nn.Linear(2, 2)), torch.ones(1, 2))
     with pytest.raises(InvalidArgument, match="'idle' was not called"):
         history.modules["idle"].draw(io.BytesIO())

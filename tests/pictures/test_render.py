@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import torcheer
-from models import Branching, Convolutional, Mlp, log
+from models import Branching, Convolutional, Mlp, log, made_of
 from torcheer.demo import AlexNet, SimpleRecurrent
 from torcheer.errors import InvalidArgument
 from torcheer.graph import collapse, merge_ports, omit_middle
@@ -152,15 +152,9 @@ def test_the_line_below_the_title_counts_operations_and_parameters(alexnet):
 
 
 def test_a_repeated_module_says_which_call_it_is():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.block = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
-
-        def forward(self, x):
-            return self.block(self.block(x))
-
-    history = torcheer.log_forward_pass(Twice(), torch.ones(1, 3))
+    history = torcheer.log_forward_pass(
+        made_of(lambda self, x: self.block(self.block(x)), block=nn.Sequential(nn.Linear(3, 3), nn.ReLU())), torch.ones(1, 3)
+    )
     assert [box.lines[0] for box in drawn(history).boxes] == ["block (call 1/2)", "block (call 2/2)"]
     assert [box.lines[0] for box in drawn(history, rolled=True).boxes] == ["block ×2"]
 

@@ -12,6 +12,7 @@ import transformers
 from torch import Tensor, nn
 
 import torcheer
+from models import made_of
 from torcheer.demo import SimpleRecurrent
 from torcheer.graph import Graph, fold_repeats, merge_ports
 from torcheer.pictures import PictureOptions, lay_out, make_picture, picture_options
@@ -95,16 +96,19 @@ def test_the_arrow_to_the_next_block_leads_from_the_end_of_the_box_to_its_beginn
 
 
 def test_blocks_within_blocks_have_an_arrow_each() -> None:
-    class Outer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Sequential(Block(), Block(), Block())
-            self.last = nn.Linear(4, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.tanh(self.last(self.inner(x)))
-
-    history = torcheer.log_forward_pass(nn.Sequential(*(Outer() for _ in range(3))), torch.ones(1, 4))
+    history = torcheer.log_forward_pass(
+        nn.Sequential(
+            *(
+                made_of(
+                    lambda self, x: torch.tanh(self.last(self.inner(x))),
+                    inner=nn.Sequential(Block(), Block(), Block()),
+                    last=nn.Linear(4, 4),
+                )
+                for _ in range(3)
+            )
+        ),
+        torch.ones(1, 4),
+    )
     drawing = drawn(history.graph, fold_repeats=True)
     assert {edge.around for edge in drawing.edges if edge.line == "dashed"} == {"0:1", "0.inner.0:1"}
 
@@ -130,25 +134,19 @@ def test_passes_that_feed_the_next_keep_their_arrows() -> None:
 # Notes on arrows ------------------------------------------------------------------------------------------------------
 
 
-class Loop(nn.Module):
+def loop(self, x: Tensor) -> Tensor:
     """Several arrows with passes end close to one another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell, self.gate = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h, c = x, x * 2
-        for _ in range(5):
-            c = torch.sigmoid(self.gate(h)) * c
-            h = torch.tanh(self.cell(h)) - c
-        return h / c
+    h, c = x, x * 2
+    for _ in range(5):
+        c = torch.sigmoid(self.gate(h)) * c
+        h = torch.tanh(self.cell(h)) - c
+    return h / c
 
 
 @pytest.mark.parametrize("direction", ["down", "right"])
 def test_the_passes_stand_on_the_arrow_they_mean(direction: str) -> None:
     """The middle of the text is on its own arrow, not on its head, and no other arrow is nearer."""
-    for model in (Loop(), SimpleRecurrent()):
+    for model in (made_of(loop, cell=nn.Linear(4, 4), gate=nn.Linear(4, 4)), SimpleRecurrent()):
         size = 5 if isinstance(model, SimpleRecurrent) else 4
         graph = torcheer.log_forward_pass(model, torch.ones(1, size)).graph
         layout = lay_out(graph, PictureOptions(rolled=True, direction=direction))  # type: ignore[arg-type]

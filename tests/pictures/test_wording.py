@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 import torcheer as tl
+from models import made_of
 from torch_vis import track_computational_graph_execution
 from torch_vis.document import plain
 from torch_vis.scene import Words
@@ -40,19 +41,15 @@ def test_a_count_is_said_in_five_characters_or_so(count: float, said: str) -> No
     assert human_count(count) == said
 
 
-class Twice(nn.Module):
+def twice(self, x: Tensor) -> Tensor:
     """A module that hands back its input, called twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.same, self.layer = nn.Identity(), nn.Linear(2, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.same(self.layer(self.same(self.layer(x))))
+    return self.same(self.layer(self.same(self.layer(x))))
 
 
 def test_a_module_that_returns_its_input_is_written_as_one() -> None:
-    graph = expand_identities(tl.log_forward_pass(Twice(), torch.ones(1, 2)).graph)
+    graph = expand_identities(
+        tl.log_forward_pass(made_of(twice, same=nn.Identity(), layer=nn.Linear(2, 2)), torch.ones(1, 2)).graph
+    )
     said = [node_lines(node, graph) for node in graph.nodes if node.kind == "identity"]
     assert [lines[-1] for lines in said] == ["returns its input"] * 2
     assert len({lines[0] for lines in said}) == 2
@@ -171,9 +168,8 @@ class Stop(BaseException):
     """Not an Exception: torch calls no hook for it."""
 
 
-class Stopping(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        raise Stop
+def stopping(self, x: Tensor) -> Tensor:
+    raise Stop
 
 
 class Going(nn.Module):
@@ -181,7 +177,7 @@ class Going(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.outer, self.last = nn.Sequential(nn.Sequential(Stopping())), nn.ReLU()
+        self.outer, self.last = nn.Sequential(nn.Sequential(made_of(stopping))), nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
         try:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from catalogue.constructs import CONSTRUCTS, Construct
 from programs import Program, Step, steps
-from replay.odd_constructs import CONSTRUCTS, Construct
 from torcheer import changes
 
 Edit = Callable[[Tensor], Tensor]

@@ -14,9 +14,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 import torcheer
+from models import made_of
 from programs import COLUMNS, ROWS, Program, programs
 from replay.changed_programs import EDITS, Editing, OddProgram, odd_programs
 from torcheer import InvalidArgument, PlaceNotReached, ReplayFailed, changes
@@ -100,13 +100,12 @@ def test_a_change_of_any_operation_is_that_of_the_program_edited_by_hand(steps, 
 
 @pytest.mark.parametrize("names", ["sum", "outputs"])
 def test_where_a_tensor_has_two_names_a_change_of_one_is_refused_in_a_replay_and_made_live(names):
-    class TwoNames(nn.Module):
-        def forward(self, t):
-            before = t + 1
-            after = before.contiguous()
-            return (before, after) if names == "outputs" else before + after
+    def forward(self, t):
+        before = t + 1
+        after = before.contiguous()
+        return (before, after) if names == "outputs" else before + after
 
-    model, x = TwoNames(), torch.zeros(2)
+    model, x = made_of(forward), torch.zeros(2)
     history = torcheer.log_forward_pass(model, x)
     with pytest.raises(ReplayFailed, match=r"contiguous_1_2.* handed back the tensor it was given"):
         history.replay(changes={"contiguous_1": changes.add(5)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import types
 from collections import OrderedDict, UserDict, deque, namedtuple
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import torcheer
+from promises import assert_logged_as_it_runs
 
 x = torch.rand(3)
 
@@ -103,21 +103,14 @@ class Model(nn.Module):
 @pytest.mark.parametrize("how", ["alone", "in a tuple", "by name", "beside an iterator"])
 @pytest.mark.parametrize("kind", sorted(HELD))
 def test_an_argument_that_is_an_attribute_of_the_model_is_the_same_object_in_the_log(kind, how):
-    model = Model(kind)
-    args: tuple = (x, (model.held,) if how == "in a tuple" else model.held)
-    kwargs = {}
-    if how == "by name":
-        args, kwargs = (x, None), {"name": model.held}
-    twin, its_args, its_kwargs = copy.deepcopy((model, args, kwargs))
-    expected = twin(*its_args, **its_kwargs)
-    if how == "beside an iterator":
-        args = (*args, iter([1]))
-    before = model.get(model.held).clone()
-    history = torcheer.log_forward_pass(model, args, kwargs)
-    assert all(map(torch.equal, [one.activation for one in history.outputs], expected))
-    report = torcheer.validate_forward_pass(model, args, kwargs)
-    assert report, report
-    assert torch.equal(model.get(model.held), before)
+    def make():
+        model = Model(kind)
+        if how == "by name":
+            return model, (x, None), {"name": model.held}
+        given = (model.held,) if how == "in a tuple" else model.held
+        return model, (x, given, *([iter([1])] if how == "beside an iterator" else [])), {}
+
+    assert_logged_as_it_runs(make)
 
 
 SHARED = {"k": torch.zeros(3)}
@@ -310,18 +303,12 @@ def write_both(model, t, part):
 @pytest.mark.parametrize("writes", [write_part, write_whole, write_both], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("is_given", [True, False])
 def test_a_part_of_what_the_model_holds_shares_its_memory_in_the_proof(kind, part, writes, is_given, tmp_path):
-    model = Parts(kind, part)
-    model.forward = lambda t, given=None: writes(model, t, model.part if given is None else given)
-    args = (x, model.part) if is_given else (x,)
-    before = model.whole.detach().clone()
-    plain = Parts(kind, part)
-    plain.fc = model.fc
-    expected = writes(plain, x, plain.part)
-    history = torcheer.log_forward_pass(model, args)
-    assert torch.equal(history.outputs[0].activation, expected)
-    assert torch.equal(model.whole, before)
-    assert history.validate()
-    assert torcheer.validate_forward_pass(model, args)
+    def make():
+        model = Parts(kind, part)
+        model.forward = lambda t, given=None: writes(model, t, model.part if given is None else given)
+        return model, (x, model.part) if is_given else (x,), {}
+
+    history = assert_logged_as_it_runs(make)
     history.save(tmp_path / "run.safetensors", params=True)
     assert torcheer.load(tmp_path / "run.safetensors").validate()
 

@@ -21,7 +21,7 @@ from torch import nn
 
 import torcheer
 from forked import in_a_copy_of_the_process
-from models import Branching, Convolutional, Mlp, log
+from models import Branching, Convolutional, Mlp, log, made_of
 from saved_equality import differences, kept_tensors, same_tensor, sharing, texts_of
 from torcheer._text import BytesProgress
 from torcheer.errors import ActivationNotSaved, CannotBeSaved, InvalidArgument, ModelMismatch, ParameterNotSaved, ReplayFailed
@@ -708,22 +708,15 @@ def test_a_file_system_that_takes_no_advice_is_written_to(tmp_path, monkeypatch)
 
 
 def test_a_container_that_holds_itself_comes_back(tmp_path):
-    class Outer(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = Inner()
+    def outer(self, t):
+        given = {"t": t, "more": [t]}
+        given["itself"] = given
+        given["more"].append(given)
+        return self.inner(given)
 
-        def forward(self, t):
-            given = {"t": t, "more": [t]}
-            given["itself"] = given
-            given["more"].append(given)
-            return self.inner(given)
-
-    class Inner(nn.Module):
-        def forward(self, given):
-            return given["itself"]["t"] * 2
-
-    history = torcheer.log_forward_pass(Outer(), torch.rand(3))
+    history = torcheer.log_forward_pass(
+        made_of(outer, inner=made_of(lambda self, given: given["itself"]["t"] * 2)), torch.rand(3)
+    )
     loaded = saved(history, tmp_path)
     for one in (history, loaded):
         assert [operation.label for operation in one.modules["inner"].calls[0].inputs] == ["input_1_0"]

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torcheer
+from models import autograd_function, made_of
 from torch_vis import (
     ComputationalGraphTracker,
     OperationType,
@@ -107,15 +108,11 @@ def test_with_gradients_at_the_input_layers_alone_know_the_same_flow():
 
 @pytest.mark.parametrize("ops", [True, False])
 def test_named_inputs_lead_to_the_layers_that_read_them(ops):
-    class Named(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.words = nn.Embedding(5, 3)
-
-        def forward(self, *, ids: torch.Tensor) -> torch.Tensor:
-            return self.words(ids.view(-1))
-
-    tracker = track_computational_graph_execution(Named(), {"ids": torch.ones(2, 2, dtype=torch.long)}, **both(ops))
+    tracker = track_computational_graph_execution(
+        made_of(lambda self, *, ids: self.words(ids.view(-1)), words=nn.Embedding(5, 3)),
+        {"ids": torch.ones(2, 2, dtype=torch.long)},
+        **both(ops),
+    )
     (source,) = [a for a, b in pairs(tracker, "data_flow", "layer") if b == "module:words:1"]
     assert source.startswith("input:")
 
@@ -166,14 +163,7 @@ def test_the_types_of_operation():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return Double.apply(x.clone() + torch.zeros(2))
 
-    class Double(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient * 2
+    Double = autograd_function("Double", lambda ctx, x: x * 2, lambda ctx, gradient: gradient * 2)
 
     tracker = track_computational_graph_execution(Mixed(), torch.ones(2, requires_grad=True))
     by_type: dict[OperationType, set[str]] = {}
@@ -188,12 +178,11 @@ def test_the_types_of_operation():
 
 
 def test_a_call_that_returns_several_tensors_is_one_node():
-    class Split(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            a, b, c = x.split(2, dim=-1)
-            return a * b + c
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b, c = x.split(2, dim=-1)
+        return a * b + c
 
-    tracker = track_computational_graph_execution(Split(), torch.ones(1, 6))
+    tracker = track_computational_graph_execution(made_of(forward), torch.ones(1, 6))
     split = next(node for node in tracker.nodes.values() if node.name.startswith("split"))
     assert split.output_shapes == [(1, 2)] * 3
     assert split.memory_usage == 24
@@ -219,18 +208,13 @@ def test_nodes_come_in_the_order_they_ran():
 
 @pytest.mark.parametrize("ops", [True, False])
 def test_recurrence_every_call_is_a_node(ops):
-    class Loop(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell = nn.GRUCell(2, 3)
+    def forward(self, xs: torch.Tensor) -> torch.Tensor:
+        h = xs.new_zeros(1, 3)
+        for x in xs:
+            h = self.cell(x[None], h)
+        return h
 
-        def forward(self, xs: torch.Tensor) -> torch.Tensor:
-            h = xs.new_zeros(1, 3)
-            for x in xs:
-                h = self.cell(x[None], h)
-            return h
-
-    tracker = track_computational_graph_execution(Loop(), torch.ones(4, 2), **both(ops))
+    tracker = track_computational_graph_execution(made_of(forward, cell=nn.GRUCell(2, 3)), torch.ones(4, 2), **both(ops))
     calls = [node for node in tracker.nodes.values() if node.id.startswith("module:cell:")]
     assert [node.metadata["call"] for node in calls if node.metadata] == [1, 2, 3, 4]
     assert ("module:cell:3", "module:cell:4") in pairs(tracker, "data_flow", "layer")
@@ -283,30 +267,23 @@ def test_a_dictionary_of_something_else_is_refused():
 # Everything is left as it was --------------------------------------------------------------------------------------
 
 
-class Restless(nn.Module):
+def restless(self, x: torch.Tensor) -> torch.Tensor:
     """Draws random numbers, counts, writes to its parameter, its buffer and its input, and turns a mode around."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(4)
-        self.drop = nn.Dropout(0.5)
-        self.line = nn.Linear(4, 4)
-        self.count = 0
-        self.seen: list[int] = []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.count += 1
-        self.seen.append(random.randrange(9) + int(np.random.rand() > 2))
-        with torch.no_grad():
-            self.line.weight.clamp_(-0.1, 0.1)
-            x.add_(1)
-        self.drop.train(False)
-        return self.line(self.norm(self.drop(x))) * torch.rand(())
+    self.count += 1
+    self.seen.append(random.randrange(9) + int(np.random.rand() > 2))
+    with torch.no_grad():
+        self.line.weight.clamp_(-0.1, 0.1)
+        x.add_(1)
+    self.drop.train(False)
+    return self.line(self.norm(self.drop(x))) * torch.rand(())
 
 
 @pytest.mark.parametrize("ops", [True, False])
 def test_a_tracked_pass_leaves_everything_as_it_was(ops):
-    model, x = Restless(), torch.randn(5, 4)
+    model, x = (
+        made_of(restless, norm=nn.BatchNorm1d(4), drop=nn.Dropout(0.5), line=nn.Linear(4, 4), count=0, seen=[]),
+        torch.randn(5, 4),
+    )
     for number, parameter in enumerate(model.parameters()):
         parameter.grad = torch.full_like(parameter, 7.0) if number else None
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -358,21 +335,13 @@ def test_a_model_that_raises_leaves_nothing_behind(ops):
 
 
 def test_a_backward_pass_that_raises_says_whose_it_is():
-    class Stubborn(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
+    def stubborn_backward(ctx, gradient):
+        raise ValueError("no way back")
 
-        @staticmethod
-        def backward(ctx, gradient):
-            raise ValueError("no way back")
-
-    class Model(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return Stubborn.apply(x)
+    Stubborn = autograd_function("Stubborn", lambda ctx, x: x.clone(), stubborn_backward)
 
     with pytest.raises(ValueError, match="no way back") as caught:
-        track_computational_graph_execution(Model(), torch.ones(2, requires_grad=True))
+        track_computational_graph_execution(made_of(lambda self, x: Stubborn.apply(x)), torch.ones(2, requires_grad=True))
     assert any("torch.no_grad()" in note for note in caught.value.__notes__)
 
 
@@ -444,15 +413,14 @@ def test_following_layers_keeps_no_tensor_alive():
 def test_following_operations_keeps_no_tensor_of_the_pass():
     """Not even an argument that was overwritten through another view, which a replay would need."""
 
-    class Writing(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = torch.zeros(5, 7, 11)
-            view = y[:]
-            y[1] = x
-            view.mul_(2)
-            return (y * view).sum() + x.sum()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.zeros(5, 7, 11)
+        view = y[:]
+        y[1] = x
+        view.mul_(2)
+        return (y * view).sum() + x.sum()
 
-    with ComputationalGraphTracker(Writing()) as tracker:
+    with ComputationalGraphTracker(made_of(forward)) as tracker:
         tracker.model(torch.ones(7, 11))
     gc.collect()
     kept = [one for one in gc.get_objects() if type(one) is torch.Tensor and not one.is_nested and one.shape == (5, 7, 11)]
@@ -577,18 +545,15 @@ def test_layers_alone_on_a_device_are_timed_by_its_events(monkeypatch):
 def test_values_that_are_used_twice_again_and_again_are_followed_once():
     """Sixty doublings have 2^60 ways from the first layer to the last."""
 
-    class Doubling(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.last = nn.Linear(2, 2), nn.Linear(2, 2)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        for _ in range(60):
+            y = y + y
+        return self.last(y)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = self.first(x)
-            for _ in range(60):
-                y = y + y
-            return self.last(y)
-
-    tracker = track_computational_graph_execution(Doubling(), torch.ones(1, 2))
+    tracker = track_computational_graph_execution(
+        made_of(forward, first=nn.Linear(2, 2), last=nn.Linear(2, 2)), torch.ones(1, 2)
+    )
     assert ("module:first:1", "module:last:1") in pairs(tracker, "data_flow")
 
 

@@ -16,6 +16,7 @@ import transformers
 from torch import Tensor, nn
 
 import torcheer
+from models import autograd_function, made_of
 from torch_vis import ComputationalGraphTracker, analyze_computational_graph_execution, track_computational_graph_execution
 from torch_vis.scene import make_scene
 
@@ -340,28 +341,21 @@ def test_your_own_code_that_fails_leaves_it_there_too(ops):
     assert "module:a:1" in tracker.nodes
 
 
-class NoWayBack(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, t):
-        return t.clone()
+def no_way_back_backward(ctx, gradient):
+    raise ValueError("no way back")
 
-    @staticmethod
-    def backward(ctx, gradient):
-        raise ValueError("no way back")
+
+NoWayBack = autograd_function("NoWayBack", lambda ctx, t: t.clone(), no_way_back_backward)
 
 
 @pytest.mark.parametrize("ops", [True, False], ids=["operations", "layers"])
 def test_a_backward_pass_that_fails_leaves_the_part_that_ran(ops):
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
-
-        def forward(self, t: Tensor) -> Tensor:
-            return self.b(NoWayBack.apply(self.a(t)))
-
     with pytest.raises(ValueError, match="no way back") as caught:
-        track_computational_graph_execution(Model(), torch.rand(2, 4), track_tensor_ops=ops)
+        track_computational_graph_execution(
+            made_of(lambda self, t: self.b(NoWayBack.apply(self.a(t))), a=nn.Linear(4, 4), b=nn.Linear(4, 4)),
+            torch.rand(2, 4),
+            track_tensor_ops=ops,
+        )
     nodes = caught.value.tracker.nodes
     assert {"module:a:1", "module:b:1", "backward:b:1"} <= set(nodes)
     assert "backward:a:1" not in nodes
@@ -374,10 +368,9 @@ def test_an_exception_that_takes_no_attributes_is_raised_as_it_is():
                 raise AttributeError(name)
             super().__setattr__(name, value)
 
-    class Model(nn.Module):
-        def forward(self, t: Tensor) -> Tensor:
-            raise Closed("shut")
+    def forward(self, t: Tensor) -> Tensor:
+        raise Closed("shut")
 
     for ops in (True, False):
         with pytest.raises(Closed, match="shut"):
-            track_computational_graph_execution(Model(), torch.rand(2), track_tensor_ops=ops)
+            track_computational_graph_execution(made_of(forward), torch.rand(2), track_tensor_ops=ops)

@@ -20,6 +20,7 @@ from torch import nn
 
 import torch_vis
 import torcheer
+from models import made_of
 from torch_vis import (
     GraphNode,
     OperationType,
@@ -100,11 +101,10 @@ def test_an_export_is_whole_and_says_its_version(tmp_path):
 
 
 def test_numbers_in_an_export_are_finite(tmp_path):
-    class Infinite(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.clamp(x, float("-inf"), float("nan")).masked_fill(x > 9, float("inf")) + "\ud800".count("a")
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.clamp(x, float("-inf"), float("nan")).masked_fill(x > 9, float("inf")) + "\ud800".count("a")
 
-    path = export_computational_graph(Infinite(), torch.ones(2), tmp_path / "graph.json")
+    path = export_computational_graph(made_of(forward), torch.ones(2), tmp_path / "graph.json")
     with open(path, encoding="utf-8") as file:
         json.load(file, parse_constant=pytest.fail)
 
@@ -149,23 +149,18 @@ def test_a_missing_library_is_named_with_the_command(name, monkeypatch):
 # Pictures ----------------------------------------------------------------------------------------------------------
 
 
-class Loop(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell = nn.RNNCell(2, 3)
-
-    def forward(self, xs: torch.Tensor) -> torch.Tensor:
-        h = xs.new_zeros(1, 3)
-        for x in xs:
-            h = self.cell(x[None], h)
-        return h
+def loop(self, xs: torch.Tensor) -> torch.Tensor:
+    h = xs.new_zeros(1, 3)
+    for x in xs:
+        h = self.cell(x[None], h)
+    return h
 
 
 DRAWN = {
     "mlp": lambda: (nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)), torch.ones(2, 4)),
     "cnn": lambda: (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten()), torch.ones(2, 1, 5, 5)),
     "attention": lambda: (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), torch.ones(1, 3, 8)),
-    "recurrent": lambda: (Loop(), torch.ones(4, 2)),
+    "recurrent": lambda: (made_of(loop, cell=nn.RNNCell(2, 3)), torch.ones(4, 2)),
     "dictionary": lambda: (Model(), torch.ones(3, 4)),
 }
 

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from models import autograd_function
+
 
 @torch.jit.script
 def scripted(t: Tensor):
@@ -25,16 +27,8 @@ def scripted(t: Tensor):
 traced = torch.jit.trace(lambda t: t.sin() * 3, torch.rand(4, 3))
 
 
-class Rounded(torch.autograd.Function):
-    """A straight-through estimator: its backward is not the derivative of its forward."""
-
-    @staticmethod
-    def forward(ctx: Any, t: Tensor) -> Tensor:
-        return (t * 4).round() / 4
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * 3
+# A straight-through estimator: its backward is not the derivative of its forward.
+Rounded = autograd_function("Rounded", lambda ctx, t: (t * 4).round() / 4, lambda ctx, gradient: gradient * 3)
 
 
 class Wrapper(torch.Tensor):
@@ -250,17 +244,13 @@ def gradient_hooked_by_values(t: Tensor) -> Tensor:
         return torch.autograd.grad((u**2).sum(), u)[0] + torch.zeros(4, 3)
 
 
-class TimesHeld(torch.autograd.Function):
-    """Its backward reads a list."""
+def times_held_forward(ctx: Any, t: Tensor, held: list[Tensor]) -> Tensor:
+    ctx.held = held
+    return t * 2
 
-    @staticmethod
-    def forward(ctx: Any, t: Tensor, held: list[Tensor]) -> Tensor:
-        ctx.held = held
-        return t * 2
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient * ctx.held[0].sum(), None
+# Its backward reads a list.
+TimesHeld = autograd_function("TimesHeld", times_held_forward, lambda ctx, gradient: (gradient * ctx.held[0].sum(), None))
 
 
 def gradient_of_held_values(t: Tensor) -> Tensor:
@@ -414,6 +404,11 @@ MODULES: dict[str, type[nn.Module]] = {
     "attribute made by a script": Keeping,
 }
 CONSTRUCTS = [*FUNCTIONS, *MODULES]
+# What happens there is not seen, so the log is not proved: it is of a thread, of TorchScript, or of NumPy.
+UNSEEN = {
+    *("filled by a thread", "statistics of a script module"),
+    *("buffer filled by NumPy", "buffer counted by NumPy", "buffer written by a thread"),
+}
 # Those a replay always follows: with what was seen, everything can be made again.
 FOLLOWED = {
     *("energy", "custom function", "subclass", "checkpoint", "reentrant checkpoint", "energy of a checkpoint", "copy"),

@@ -13,6 +13,7 @@ from torch import nn
 
 from torcheer import DrawingFailed, InvalidArgument, SnapshotLost, Xray
 from torcheer.xray import drawing as drawer
+from torcheer.xray import pacing
 from torcheer.xray.pacing import Pace
 
 
@@ -152,13 +153,13 @@ def test_figures_that_wait_are_counted_by_the_budget(training, monkeypatch):
             xray._pace.budget = None  # the snapshots themselves are not what is tried here
             xray.take_graphs()
             xray._flush_snapshots()
-            xray._pace.budget = 0.5
+            xray._pace.budget, xray._pace.spent = 0.5, 0.0
             xray.show_last_graphs()
             xray._flush_snapshots()
         return len(asked) - before
 
     assert ask(3) == 1
-    xray._pace._began -= 1000  # a training of a thousand seconds
+    monkeypatch.setattr(pacing, "perf_counter", lambda: xray._pace._began + 1000)  # a training of a thousand seconds
     asked[-1].finish({"seconds": 100.0}, b"")
     assert ask(10) == 4
     for job in asked[1:]:

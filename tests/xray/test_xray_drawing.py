@@ -152,7 +152,7 @@ def test_figures_that_wait_are_counted_by_the_budget(training, monkeypatch):
             xray._pace.budget = None  # the snapshots themselves are not what is tried here
             xray.take_graphs()
             xray._flush_snapshots()
-            xray._pace.budget = 0.5
+            xray._pace.budget, xray._pace.spent = 0.5, 0.0
             xray.show_last_graphs()
             xray._flush_snapshots()
         return len(asked) - before

@@ -46,7 +46,7 @@ def measures(root: Path) -> dict[str, object]:
         "lines before each file's first statement": sum(_first_statement(tree) - 1 for tree in trees.values()),
         "layers in the import contract": contract.count('",'),
         "imports from other folders into the inside of capture": _into_capture(trees, root / "src"),
-        "reaches into `_log` and `_index` from other folders": _reaches(trees, root / "src"),
+        "reaches into `_run`, `_log` and `_index` from other folders": _reaches(trees, root / "src"),
         "files that a lookup runs through": int(looked_through),
         "public names of torcheer": int(public),
         "lines of tests": sum(path.read_text(encoding="utf-8").count("\n") for path in (root / "tests").rglob("*.py")),
@@ -101,14 +101,16 @@ def _into_capture(trees: dict[Path, ast.Module], src: Path) -> int:
 
 
 def _reaches(trees: dict[Path, ast.Module], src: Path) -> int:
-    """Reads of `._log` and `._index` outside history/ and model_history.py."""
-    inside = src / "torcheer" / "history"
-    return sum(
-        isinstance(node, ast.Attribute) and node.attr in ("_log", "_index") and ast.unparse(node.value) != "self"
-        for path, tree in trees.items()
-        if inside not in path.parents and path.name != "model_history.py"
-        for node in ast.walk(tree)
-    )
+    """Reads of `._log` and `._index` of another object, and of `._run` of a history, outside history/ and log/."""
+    inside = (src / "torcheer" / "history", src / "torcheer" / "log")
+    found = 0
+    for path, tree in trees.items():
+        if any(folder in path.parents for folder in inside) or path.name == "model_history.py":
+            continue
+        for node in ast.walk(tree):
+            owner = ast.unparse(node.value) if isinstance(node, ast.Attribute) else "self"
+            found += owner != "self" and (node.attr in ("_log", "_index") or (node.attr == "_run" and "history" in owner))
+    return found
 
 
 def main(folders: list[str]) -> None:

@@ -26,7 +26,7 @@ from .capture import Session, explain, finish, open_session, refuse_inside_compi
 from .errors import InvalidArgument, ModelMismatch
 from .history import ModelHistory
 from .log.options import LayersToSave, LogOptions, Options, read_options, shows_options
-from .log.run import LoggedRun
+from .log.run import LoggedRun, run_of
 from .pictures import DrawOptions, Picture, Target, check_format, make_picture, picture_options, present
 from .replay import ValidationReport, validate_against
 from .store import Streaming, bind, load_run
@@ -92,10 +92,10 @@ def log_forward_pass(
     others = ("input_kwargs", "random_seed", "random_state", "vis_opt", "save_to")
     history = ModelHistory.begin(_title(model), read_options(options, "log_forward_pass", *others))
     if save_to is None:
-        run_model(history._run, model, arguments, random_seed, random_state)
+        run_model(run_of(history), model, arguments, random_seed, random_state)
     else:
         history = _streamed(
-            history._run,
+            run_of(history),
             output_path(save_to, "history", "run.safetensors", "safetensors"),
             model,
             arguments,
@@ -280,7 +280,7 @@ class recording(Managed[ModelHistory]):  # noqa: N801 - used as a function: `wit
     def _begin(self) -> ModelHistory:
         if self._session is not None:
             raise InvalidArgument("this recording was used already; call recording() again for another one.")
-        self._session = session = open_session(self._history._run, outermost=sys._getframe(2).f_code)
+        self._session = session = open_session(run_of(self._history), outermost=sys._getframe(2).f_code)
         for model in self._models:
             session.watcher.register(model, "" if len(self._models) == 1 else session.watcher.free_name(model))
         session.__enter__()
@@ -296,9 +296,9 @@ class recording(Managed[ModelHistory]):  # noqa: N801 - used as a function: `wit
             super().leave(kind, error, trace)
             with thread_as_found():
                 if error is not None:
-                    explain(self._history._run, error)
+                    explain(run_of(self._history), error)
                 elif self._session is not None:
-                    finish(self._history._run, self._session)
+                    finish(run_of(self._history), self._session)
 
 
 def _arguments(model: Any, input_args: Any, input_kwargs: Any, call: str) -> Arguments:

@@ -128,6 +128,50 @@ def test_a_parameter_that_was_computed_from_no_input_is_a_parameter():
     assert history.validate()
 
 
+def loose_constant(t):
+    return t * nn.Parameter(torch.ones(3) * 2)
+
+
+def loose_random(t):
+    return t * nn.Parameter(torch.rand(3) * 2)
+
+
+def loose_filled(t):
+    return t * nn.Parameter(torch.empty(3).fill_(2) * 2)
+
+
+def in_a_module_that_is_made(t):
+    layer = nn.Linear(3, 3)
+    layer.bias = nn.Parameter(torch.ones(3) * 2)
+    return layer(t)
+
+
+def initialised(t):
+    layer = nn.Linear(3, 3)
+    nn.init.constant_(layer.bias, 2)
+    return layer(t)
+
+
+@pytest.mark.parametrize(
+    ("program", "key"),
+    [(loose_constant, "mul_1"), (loose_random, "mul_1"), (loose_filled, "mul_1"), (in_a_module_that_is_made, "mul_1")],
+)
+def test_a_replay_never_goes_on_with_a_parameter_made_of_what_changes(program, key):
+    history = log(program, x, keep_orphans=True)
+    change = {key: torcheer.changes.scale(3)}
+    with pytest.raises(torcheer.ReplayFailed, match=r"may be what the model made the parameter '\S+' of"):
+        history.replay(changes=change)
+    history.replay(inputs=x + 1)
+    history.replay(changes={history.layer_labels[-2]: torcheer.changes.scale(3)})
+
+
+def test_what_fills_a_parameter_that_is_made_can_be_changed():
+    history = torcheer.log_forward_pass(initialised, x, keep_orphans=True, random_seed=1)
+    change = {"constant_1": torcheer.changes.scale(3)}
+    changed = history.replay(changes=change)
+    assert torch.allclose(changed["output"].activation, history["output"].activation + 4)
+
+
 EMPTY = {
     "filled": (lambda t: t + torch.empty(3).fill_(1), ["empty_1", "fill_1", "add_1"]),
     "without elements, used": (lambda t: torch.cat([torch.empty(0), t]), ["empty_1", "cat_1"]),

@@ -33,7 +33,7 @@ from ..changes import Change, Given, as_change
 from ..errors import InvalidArgument, ReplayFailed
 from ..log.keys import AnyKey, KeyType, Match, parse_key
 from ..log.operation import OperationFacts
-from ..log.records import FACTS, PARENTS, SITE, UNSAVED, Details, Held, OperationRecord, PythonReadRecord, facts_of
+from ..log.records import FACTS, PARENTS, SITE, UNSAVED, Details, Held, OperationRecord, PythonReadRecord, StateRecord, facts_of
 from ..log.run import LoggedRun
 from .comparison import is_close, same_bits
 from .machine import given_because, is_uninitialised, refuse_changed_states, refuse_without_tensors, run_again
@@ -100,6 +100,36 @@ class Behind:
             may_be = is_behind or function.func is None or function.is_gradient or _ran_unseen(log.details.get(number))
             if number not in self._changed and may_be:
                 self._refuse(log.operations[number], is_behind)
+        self._refuse_made_parameters()
+
+    def _refuse_made_parameters(self) -> None:
+        """Raise where the model made a parameter of constants or random numbers that change: the log has no edge to these."""
+        log, index = self._log, self._history._index
+        made = [state for state in log.states if self._is_made(state) and not state.is_absent and not is_freed(state.value)]
+        constant: set[int] = set()  # operations that depend on no input, parameter or tensor from outside
+        readers: dict[int, int] = {}
+        for number, row in enumerate(log.rows if made else ()):
+            record = log.operations[number]
+            for parent in filter(lambda parent: parent < 0, record.parents):
+                readers.setdefault(parent, number)
+            is_outside = record.origin is not Origin.OPERATION or min(row[PARENTS:], default=0) < 0
+            if not is_outside and constant.issuperset(record.dependencies):
+                constant.add(number)
+        for state in made:
+            for number in sorted(constant & self.numbers):
+                is_before, kept = number < readers.get(state.number, 0), log.values[number]
+                if is_uninitialised(log.operations[number]):
+                    continue
+                if is_before and isinstance(kept, Tensor) and same_bits(kept, state.value.detach()):
+                    raise self._failed(number, f"may be what the model made the parameter {index.state_name(state)!r} of")
+
+    def _is_made(self, state: StateRecord) -> bool:
+        """Whether a parameter or buffer was made in the pass, or belongs to no module."""
+        index = self._history._index
+        if id(state.tensor) not in index.state_names:
+            return True
+        root = self._log.root_of(index.state_name(state).rpartition(".")[0])
+        return root is not None and root.is_made_running
 
     def _refuse(self, record: OperationRecord, is_behind: bool) -> None:
         reason = given_because(record)

@@ -662,7 +662,7 @@ class Other:
         return f"<{self.type_name}>"
 
 
-class _Open:
+class _ContainerInWork:
     """A container that is being built: its original, and the items built so far."""
 
     __slots__ = ("built", "items", "kind", "rest", "shell", "steps", "value")
@@ -699,7 +699,7 @@ def rebuilt(
     instead.
     """
     made = {} if made is None else made
-    stack: list[_Open] = []
+    stack: list[_ContainerInWork] = []
     held: list[Any] = []  # kept alive, because their ids are keys
     open_ids: set[int] = set()
 
@@ -720,7 +720,7 @@ def rebuilt(
         if found is None:
             return change(item)
         repeats -= key in made
-        here = _Open(item, kind, *found)
+        here = _ContainerInWork(item, kind, *found)
         if here.shell is not None:
             made[key] = here.shell
         held.append(item)

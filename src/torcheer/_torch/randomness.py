@@ -96,7 +96,7 @@ class random_as_found(Managed["random_as_found"]):  # noqa: N801 - used as a fun
     def _end(self, *error: object) -> None:
         with DisableTorchFunction():
             for name, put_back in self.before.moved().items():
-                if self._is_ours(name):
+                if self._changed_by_this_thread(name):
                     put_back()
                 else:
                     self.left.append(name)
@@ -113,9 +113,9 @@ class random_as_found(Managed["random_as_found"]):  # noqa: N801 - used as a fun
 
     def is_moved(self) -> bool:
         """True if this thread changed a generator in the block, as far as is known."""
-        return any(map(self._is_ours, self.before.moved()))
+        return any(map(self._changed_by_this_thread, self.before.moved()))
 
-    def _is_ours(self, name: str) -> bool:
+    def _changed_by_this_thread(self, name: str) -> bool:
         if self._is_set or (name.startswith("torch") and self.draws is not None and self.draws.are_all(self.before.torch)):
             return True
         return not (self._were_busy or _are_others_busy())

@@ -872,7 +872,7 @@ class StateRestorer:
                 self._restore_pieces,
                 self._restore_gradients,
                 self._restore_autograd,
-                self._look_for_the_unseen,
+                self._report_unwatched_changes,
             ):
                 self._try(step, (), str, "the model")
 
@@ -944,7 +944,7 @@ class StateRestorer:
                     self._try(object.__setattr__, (module, "__class__", cls), self._name_of_module, module)
 
     def _restore_containers(self) -> None:
-        if not self._nothing_moved():
+        if not self._are_containers_unchanged():
             for container, saved in self._filled:
                 if not same_items(container, saved):
                     self.moved.append(container)
@@ -1003,7 +1003,7 @@ class StateRestorer:
         for state in [one for one in self._autograd.values() if one.is_changed]:
             self._try(state.restore, (), self._name_of, state.tensor)
 
-    def _look_for_the_unseen(self) -> None:
+    def _report_unwatched_changes(self) -> None:
         """Report freed memory and unwatched writes, which cannot be undone."""
         for tensor, what in self._sizes.freed():
             self._note(self._name_of(tensor), what)
@@ -1014,7 +1014,7 @@ class StateRestorer:
                 if storage_of(tensor) not in known and has_memory(tensor):
                     self._note_unseen(tensor)
 
-    def _nothing_moved(self) -> bool:
+    def _are_containers_unchanged(self) -> bool:
         """A quick check that all containers hold the same objects as before; if it fails, a slower one follows."""
         now: list[Any] = []
         then: list[Any] = []

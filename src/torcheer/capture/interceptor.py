@@ -53,7 +53,7 @@ from .recorder import Recorder
 
 
 def without_process_groups(value: Any) -> Any:
-    """Replace a process group among a collective's arguments by its name, so that the log does not keep the group alive."""
+    """A collective's argument without live objects: process groups become their names, torch's C++ objects become text."""
     if isinstance(value, (list, tuple)):
         return type(value)(without_process_groups(item) for item in value)
     if hasattr(value, "group_name"):  # a process group

@@ -201,7 +201,7 @@ class Keeper:
         if storage is not None:
             self._by_storage.setdefault(storage, []).append(holder)
 
-    def _catch_up(self) -> None:
+    def _index_new_operations(self) -> None:
         """Build `_by_storage` up to the latest operation. Done late, because most passes overwrite nothing."""
         if self._filed == len(self.storages):
             return
@@ -213,7 +213,7 @@ class Keeper:
 
     def kept_in(self, storage: int) -> list[tuple[int, Tensor]]:
         """(number, tensor) of the operations whose kept tensors are in this storage."""
-        self._catch_up()
+        self._index_new_operations()
         numbers = [holder for holder in self._by_storage.get(storage, ()) if isinstance(holder, int)]
         return [(n, self.log.values[n]) for n in numbers if isinstance(self.log.values[n], Tensor)]
 
@@ -260,7 +260,7 @@ class Keeper:
             return
         if self._sink is not None:
             self._sink.overwritten(storage)
-        self._catch_up()
+        self._index_new_operations()
         holders = self._by_storage.pop(storage, None)
         if holders is None:
             return
@@ -313,7 +313,7 @@ class Keeper:
         """Mark tensors kept in this storage as lost: unwatched code may have written to it."""
         if self._sink is not None:
             self._sink.overwritten(storage)
-        self._catch_up()
+        self._index_new_operations()
         for holder in self._by_storage.pop(storage, ()):
             if isinstance(holder, int):
                 self.log.versions[holder] = LOST

@@ -109,7 +109,7 @@ class ModuleWatcher:
 
     def _enter(self, module: Module, args: tuple[Any, ...]) -> None:
         if get_ident() != self._thread:
-            self._note_elsewhere(module)
+            self._note_other_thread(module)
             return
         if self._switches:
             watch_functions(module)
@@ -154,7 +154,7 @@ class ModuleWatcher:
             self._keep_late(call.inputs, given)
         cls = type(module)
         if name != cls.__name__ and isinstance(module, torch.jit.ScriptModule):
-            self._shelter(module, args)
+            self._back_up_script(module, args)
         stack.append(call)
         recorder.running.append(module)
         forward = self._forwards.get(cls) or self._forward_code(cls)
@@ -184,7 +184,7 @@ class ModuleWatcher:
         else:
             call.outputs = tuple(tensors)
 
-    def _note_elsewhere(self, module: Module) -> None:
+    def _note_other_thread(self, module: Module) -> None:
         """A module runs on another thread: report it if it is part of this model, a replica, or on a thread started by this
         pass.
         """
@@ -290,7 +290,7 @@ class ModuleWatcher:
         stack = self.recorder.stack
         return free_address(module, stack[-1].address if stack else "", self.log.registered)
 
-    def _shelter(self, module: Module, args: tuple[Any, ...]) -> None:
+    def _back_up_script(self, module: Module, args: tuple[Any, ...]) -> None:
         """Copy everything that TorchScript may write to, because writes inside it are not seen."""
         restorer = self.recorder.restorer
         if restorer is None:

@@ -458,7 +458,7 @@ class Comparison(Shown):
         return lines
 
     def _folds(self) -> list[Fold]:
-        worst = sorted((row for row in self.rows if row.error is not None), key=_badness, reverse=True)[:_MOST]
+        worst = sorted((row for row in self.rows if row.error is not None), key=_rank_by_error, reverse=True)[:_MOST]
         table = ErrorTable(sorted(worst, key=lambda row: row.b._number), False).table
         folds = [Fold(f"The {plural(len(worst), 'operation')} with the largest errors", table.html())]
         if self.parameters:
@@ -522,7 +522,7 @@ def _parameter_words(parameters: list[ParameterDifference]) -> str:
     return ", ".join([*words, *counts])
 
 
-def _badness(row: ComparedOperation) -> tuple[float, float]:
+def _rank_by_error(row: ComparedOperation) -> tuple[float, float]:
     return relative(row.own_error) or 0.0, relative(row.error) or 0.0
 
 

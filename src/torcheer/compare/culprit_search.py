@@ -60,7 +60,7 @@ class CulpritSearch:
             return inside
         missing, extra = self._of_one_side_only(missing, extra)
         missing, extra = (() if _only_pass_on(side, some) else some for side, some in ((a, missing), (b, extra)))
-        if (between := self._laid_out_otherwise(missing, extra, pair, own)) is not None:
+        if (between := self._culprit_behind_reshapes(missing, extra, pair, own)) is not None:
             return between
         if (apart := _other_shape(missing, extra)) is not None:
             return Culprit(*apart, pair, own, self._arguments(apart[0]._number, apart[1]._number), missing=missing, extra=extra)
@@ -72,7 +72,7 @@ class CulpritSearch:
         arguments = self._arguments(partner, number)
         return Culprit(*pair, pair, own, arguments, parameters, missing, extra)
 
-    def _laid_out_otherwise(
+    def _culprit_behind_reshapes(
         self,
         missing: tuple[Operation, ...],
         extra: tuple[Operation, ...],

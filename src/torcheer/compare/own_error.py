@@ -190,7 +190,7 @@ class Reference(Observer):
         return value if kept is None else self._replaced(number, value, rounded(kept, dtype))
 
 
-class _Forcing(Observer):
+class _RunOnA(Observer):
     """Runs `b` on values of `a`."""
 
     def __init__(
@@ -308,7 +308,7 @@ def run_on_values_of_a(
 
     With an `earlier` run, in which all were forced, calls with the same inputs are not repeated.
     """
-    observer = _Forcing(alignment, reference, forced, tolerance, earlier)
+    observer = _RunOnA(alignment, reference, forced, tolerance, earlier)
     failed = run_side(alignment.b, observer, {})
     observer.run.failed = failed
     for number in failed:

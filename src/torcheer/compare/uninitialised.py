@@ -21,7 +21,7 @@ from .own_error import Observer, run_side
 from .steps import Side
 
 
-class _Filled(Observer):
+class _FillMemory(Observer):
     """Fills uninitialised memory with numbers, and keeps the values of some operations."""
 
     def __init__(self, side: Side, is_first: bool, wanted: set[int]) -> None:
@@ -107,7 +107,7 @@ def _unwritten(side: Side, wanted: set[int]) -> dict[int, Tensor]:
     """For each operation: a mask of its elements that depend on uninitialised memory, if there are any."""
     if not wanted:
         return {}
-    runs = [_Filled(side, is_first, wanted) for is_first in (True, False)]
+    runs = [_FillMemory(side, is_first, wanted) for is_first in (True, False)]
     for run in runs:
         run_side(side, run, {})
     found: dict[int, Tensor] = {}

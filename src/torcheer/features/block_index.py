@@ -146,7 +146,7 @@ class BlockIndex:
             self._refuse(block, "it is not a block of features")
         if block.samples > max(_MOST_UNSEEN, file.size):
             self._refuse(block, f"its name says that it has {block.samples:,} samples, which {file.size:,} bytes cannot hold")
-        odd = self._odd(block, file)
+        odd = self._unnamed_dtypes(block, file)
         found: dict[str, dict[int, Piece]] = {}
         for full in file.places:
             name, mark, number = full.rpartition("#")
@@ -183,7 +183,7 @@ class BlockIndex:
             self._refuse(block, f"{name[:80]!r} has no rows")
         return Piece(block.file, name, shape[0], shape[1:], dtype)
 
-    def _odd(self, block: BlockName, file: TensorFile) -> dict[str, torch.dtype]:
+    def _unnamed_dtypes(self, block: BlockName, file: TensorFile) -> dict[str, torch.dtype]:
         try:
             given = json.loads(file.metadata.get(ODD, "{}"))
             types = {name: getattr(torch, value) for name, value in given.items()}

@@ -104,7 +104,7 @@ def open_source(data: Any, block: int | None, samples_of: Callable[[Any], int], 
         return _Indexed(data, block, samples_of, has_ids=has_ids)
     sampler = getattr(data, "sampler", None)
     if isinstance(sampler, (RandomSampler, WeightedRandomSampler)) and not has_ids:
-        raise InvalidArgument(_shuffles(sampler, "it gives samples in a random order"))
+        raise InvalidArgument(_wrong_order(sampler, "it gives samples in a random order"))
     if isinstance(data, (str, bytes, Mapping)) or not isinstance(data, Iterable):
         raise InvalidArgument(
             f"data is a DataLoader, a Dataset or an iterable of batches; got {described(data)}. "
@@ -242,7 +242,7 @@ class _Indexed(Source):
         if wrong is not None and not has_ids:
             is_random = isinstance(sampler, (RandomSampler, WeightedRandomSampler))
             why = f"sample {wrong[0]!r} of the dataset comes in the place of sample {wrong[1]}"
-            raise InvalidArgument(_shuffles(sampler, "it gives samples in a random order" if is_random else why))
+            raise InvalidArgument(_wrong_order(sampler, "it gives samples in a random order" if is_random else why))
         return wrong is not None and self._is_batched and all(isinstance(index, int) for index in indices)
 
     def _is_own_sampler(self) -> bool:
@@ -255,7 +255,7 @@ class _Indexed(Source):
         return found.hexdigest()
 
 
-def _shuffles(sampler: Any, why: str) -> str:
+def _wrong_order(sampler: Any, why: str) -> str:
     return (
         f"the order of the loader is not that of its dataset ({type(sampler).__name__}: {why}), so rows of the features "
         "could not be identified later, and the extraction could not be resumed. Use shuffle=False, or give ids= of samples."

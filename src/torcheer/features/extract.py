@@ -227,7 +227,7 @@ def extract(
                 warn_of_training(inner, stacklevel=2)
                 extraction.run()
         except BaseException as error:
-            _say_what_is_there(error, storage, source)
+            _add_progress(error, storage, source)
             raise
     return open_features(to)
 
@@ -396,7 +396,7 @@ def _block_of(storage: Storage) -> int | None:
     return block if is_whole(block, 1) else None
 
 
-def _say_what_is_there(error: BaseException, storage: Storage, source: Source) -> None:
+def _add_progress(error: BaseException, storage: Storage, source: Source) -> None:
     """Add to an interrupt, or an error of the model or data, how many samples are in the folder and how to continue."""
     if isinstance(error, TorcheerError):  # these errors have their own advice
         return

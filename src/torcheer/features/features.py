@@ -454,9 +454,9 @@ class Features(FeatureStatistics):
         title = f"Features of {self.plan.model} in {self._storage.location}: {self._index.samples} samples, {state}"
         shown = {name: name or "''" for name in self.plan.layers}  # '' is the model itself
         width = max(map(len, shown.values()), default=0)
-        return "\n".join([title, *(f"  {text:{width}}  {self._said(name)}" for name, text in shown.items())])
+        return "\n".join([title, *(f"  {text:{width}}  {self._layer_text(name)}" for name, text in shown.items())])
 
-    def _said(self, name: str) -> str:
+    def _layer_text(self, name: str) -> str:
         """The shape and dtype of a layer, or the reducers kept instead of values."""
         if name in self.layers:
             return f"{self[name].said_shape} {str(self[name].dtype).removeprefix('torch.')}"

@@ -249,7 +249,7 @@ Pairs = list[tuple[int, int]]
 _BYTES = 8  # size of a float64
 
 
-class _Centred:
+class _CentredRows:
     """The centred rows of a layer, scaled by a power of two so that no square overflows or underflows."""
 
     def __init__(self, rows: Rows) -> None:
@@ -271,7 +271,7 @@ def linear_cka(a: Sequence[Rows], b: Sequence[Rows] | None, memory: int, *, debi
 
     The debiased version leaves out the pairs of a sample with itself, as in the estimator of Song et al. (2012).
     """
-    layers = [_Centred(rows) for rows in (*a, *(b or ()))]
+    layers = [_CentredRows(rows) for rows in (*a, *(b or ()))]
     count = layers[0].rows.count
     if b is None:
         wanted = list(combinations_with_replacement(range(len(a)), 2))
@@ -299,7 +299,7 @@ def _without_self(product: float, one: Tensor, other: Tensor, count: int) -> flo
     return product - together + sums / ((count - 1) * (count - 2)) - 2 * together / (count - 2)
 
 
-def _squared_products(layers: Sequence[_Centred], pairs: Pairs, memory: int) -> Array:
+def _squared_products(layers: Sequence[_CentredRows], pairs: Pairs, memory: int) -> Array:
     """|XᵀY|² of each of the pairs; zero elsewhere."""
     count, widths = layers[0].rows.count, [layer.width for layer in layers]
     by_features = count * sum(widths[one] * widths[other] for one, other in pairs)
@@ -310,7 +310,7 @@ def _squared_products(layers: Sequence[_Centred], pairs: Pairs, memory: int) -> 
     return _from_samples(layers, memory)
 
 
-def _from_features(layers: Sequence[_Centred], pairs: Pairs, memory: int) -> Array:
+def _from_features(layers: Sequence[_CentredRows], pairs: Pairs, memory: int) -> Array:
     found = np.zeros((len(layers), len(layers)))
     for group in _groups(pairs, [layer.width for layer in layers], memory // 2):
         used = sorted({one for pair in group for one in pair})
@@ -340,7 +340,7 @@ def _groups(pairs: Pairs, widths: list[int], memory: int) -> list[Pairs]:
     return groups
 
 
-def _from_samples(layers: Sequence[_Centred], memory: int) -> Array:
+def _from_samples(layers: Sequence[_CentredRows], memory: int) -> Array:
     count, widest = layers[0].rows.count, max(layer.rows.unit_width for layer in layers)
     by_tiles = math.isqrt(memory // 2 // (_BYTES * (len(layers) + 1)))
     by_rows = memory // 4 // (2 * BYTES_READ * widest)
@@ -414,7 +414,7 @@ def _ranked(rows: Rows) -> Array:
 
 def _distances(rows: Rows) -> Array:
     """One minus the correlation of each pair of samples, in the order (0, 1), (0, 2), …, (1, 2), …"""
-    count, standard = rows.count, _Standard(rows)
+    count, standard = rows.count, _StandardRows(rows)
     size = max(1, min(count, 1024, _ROOM // (2 * BYTES_READ * rows.unit_width)))
     found = np.empty(count * (count - 1) // 2)
     for begin in range(0, count, size):
@@ -429,7 +429,7 @@ def _distances(rows: Rows) -> Array:
     return found
 
 
-class _Standard:
+class _StandardRows:
     """Centred rows, each of length 1."""
 
     def __init__(self, rows: Rows) -> None:

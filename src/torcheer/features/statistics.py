@@ -437,7 +437,7 @@ def _from_samples(usable: Rows, k: int, rows: Rows, left_out: int) -> Components
     """For fewer samples than features: the eigenvectors of the products of samples are the weights of samples in the
     directions.
     """
-    centred = _Centred(usable)
+    centred = _CentredRows(usable)
     mean, count = centred.mean, usable.count
     products = torch.zeros(count, count, dtype=torch.float64)
     size = max(1, min(count, 1024, _ROOM // (2 * BYTES_READ * usable.unit_width)))
@@ -456,7 +456,7 @@ def _from_samples(usable: Rows, k: int, rows: Rows, left_out: int) -> Components
     return Components(_signed(directions), values / usable.count, mean, total, usable.count, left_out, rows)
 
 
-class _Centred:
+class _CentredRows:
     """Centred rows."""
 
     def __init__(self, rows: Rows) -> None:

@@ -97,7 +97,7 @@ class BlockWriter:
         with self._changed:
             while self._steps and not self._steps[-1].name:
                 self._steps.pop()
-        if not isinstance(self._error, _NoAnswer):
+        if not isinstance(self._error, _NotResponding):
             self._end(_LAST)
 
     def _end(self, limit: float) -> None:
@@ -111,7 +111,7 @@ class BlockWriter:
         finished = self._finished
         while not self._changed.wait_for(lambda: self._is_over or is_so(), limit):
             if self._finished == finished:
-                self._error = self._error or _NoAnswer(
+                self._error = self._error or _NotResponding(
                     f"features cannot be written to {self._storage.location}: it has accepted no data for {limit:g} s. The "
                     "blocks in it are kept; extract again when it answers."
                 )
@@ -156,7 +156,7 @@ class BlockWriter:
 
     def _run(self) -> None:
         try:
-            _give_way()
+            _lower_priority()
             self._write_steps()
         finally:
             with self._changed:
@@ -165,7 +165,7 @@ class BlockWriter:
 
     def _write_steps(self) -> None:
         work: _BlockInWork | None = None
-        told = 0  # bytes of the unfinished block that `written` was called with
+        reported = 0  # bytes of the unfinished block that `written` was called with
         while self._error is None and (step := self._next()) is not None:
             try:
                 for event in step.event or ():
@@ -173,8 +173,8 @@ class BlockWriter:
                 work = work or _BlockInWork(self._storage.new_tensors(self._room))
                 work.add(step.tensors)
                 size = work.finish(step) if step.name else work.size
-                self._written(size - told)
-                work, told = (None, 0) if step.name else (work, size)
+                self._written(size - reported)
+                work, reported = (None, 0) if step.name else (work, size)
             except BaseException as error:  # raised again in the model's thread
                 with self._changed:
                     self._error = error
@@ -188,7 +188,7 @@ class BlockWriter:
         if work is not None:
             with contextlib.suppress(Exception):  # it is given up anyway
                 work.abandon()
-            self._written(-told)
+            self._written(-reported)
 
     def _next(self) -> _Step | None:
         with self._changed:
@@ -196,11 +196,11 @@ class BlockWriter:
             return self._steps.popleft() if self._steps else None
 
 
-class _NoAnswer(NotWritten):
+class _NotResponding(NotWritten):
     """The folder accepts no more data."""
 
 
-def _give_way() -> None:
+def _lower_priority() -> None:
     """Lower this thread's priority: if all cores are busy, torch's parallel work waits for the slowest core."""
     if sys.platform == "linux":  # elsewhere threads have no priority of their own
         with contextlib.suppress(OSError):

@@ -132,7 +132,7 @@ def _payload(history: Recorded, previews: bool, max_bytes: int, metrics: Metrics
         "metrics": list(metrics),
     }
     payload = lean("payload", whole)
-    left_out, size = _lightened(payload, max_bytes)
+    left_out, size = _reduced_to_fit(payload, max_bytes)
     pairs = list(zip(shown, weights.tensors.values(), strict=True))
     if previews:
         room = max_bytes - size - _WORDS
@@ -194,7 +194,7 @@ def _without_code(payload: Plain) -> None:
 
 
 # Parts that are left out, one after another, until the rest fits.
-_LIGHTER: tuple[tuple[str, Callable[[Plain], None]], ...] = (
+_REMOVABLE_PARTS: tuple[tuple[str, Callable[[Plain], None]], ...] = (
     ("histograms", _without_histograms),
     ("statistics", _without("stats", "grad")),
     ("lines of code", _without_code),
@@ -202,11 +202,11 @@ _LIGHTER: tuple[tuple[str, Callable[[Plain], None]], ...] = (
 )
 
 
-def _lightened(payload: Plain, max_bytes: int) -> tuple[list[str], int]:
+def _reduced_to_fit(payload: Plain, max_bytes: int) -> tuple[list[str], int]:
     """Remove parts of a payload until it fits. Returns the names of these parts, and the size of the rest."""
     gone: list[str] = []
     size = packed_size(payload)
-    for words, leave_out in _LIGHTER:
+    for words, leave_out in _REMOVABLE_PARTS:
         if size <= max_bytes:
             break
         leave_out(payload)

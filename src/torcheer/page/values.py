@@ -196,12 +196,12 @@ def _shrunk(stack: Tensor, height: int, width: int) -> tuple[Tensor, str]:
     """A stack averaged to a size, and a note about changes. Not every value of a very large stack is read."""
     tall, wide = stack.shape[-2:]
     values = real(stack[..., :: max(tall // (height * _AVERAGED), 1), :: max(wide // (width * _AVERAGED), 1)])
-    values, note = _tamed(values)
+    values, note = _without_marks(values)
     note = _joined(["magnitudes of complex numbers" if stack.is_complex() else "", note])
     return (values if values.shape[-2:] == (height, width) else adaptive_avg_pool2d(values, (height, width))), note
 
 
-def _tamed(values: Tensor) -> tuple[Tensor, str]:
+def _without_marks(values: Tensor) -> tuple[Tensor, str]:
     """Values without infinities and marks, which would leave the rest without contrast, and a note about changes."""
     flat = values.flatten()
     sizes = flat[:: max(flat.numel() // _LOOKED_AT, 1)].abs()

@@ -255,7 +255,7 @@ class _DrawingMaker:
             seen=tuple(self.seen) if self.options.has_legend else (),
             scale=self.scale if self.options.has_legend else None,
             attributes=self._overrides("graph", self.graph),
-            below=tuple(dict.fromkeys(self._below())),
+            below=tuple(dict.fromkeys(self._order_constraints())),
         )
 
     # Nodes --------------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class _DrawingMaker:
             lines=tuple(self._lines(node)),
             look=self._look(name, node),
             shape=_shape(node),
-            box=self._home(node),
+            box=self._innermost_box(node),
             is_double=is_double,
             attributes=self._overrides("node", node),
         )
@@ -303,7 +303,7 @@ class _DrawingMaker:
             seen.append("in place")
         self.seen.update(dict.fromkeys(seen))
 
-    def _home(self, node: Node) -> str | None:
+    def _innermost_box(self, node: Node) -> str | None:
         return next((key for key in reversed(node.modules) if key in self.boxes), None)
 
     # Edges --------------------------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ class _DrawingMaker:
         for number, edge in enumerate((*hubs.cut, *hubs.ending)):
             is_ending = edge in hubs.ending
             far, near = (edge.target, edge.source) if is_ending else (edge.source, edge.target)
-            hub, home = self.graph.by_key[far], self._home(self.graph.by_key[near])
+            hub, home = self.graph.by_key[far], self._innermost_box(self.graph.by_key[near])
             name = f"r{number}"
             text = reference_text(hub)
             if edge.passes and hub.num_passes > 1 and not self.graph.is_rolled:
@@ -362,7 +362,7 @@ class _DrawingMaker:
             edges.append(replace(arrow, target=name) if is_ending else replace(arrow, source=name))
             self.seen["reference"] = None
 
-    def _below(self) -> Iterator[tuple[str, str]]:
+    def _order_constraints(self) -> Iterator[tuple[str, str]]:
         """Pairs of nodes of which the second is placed after the first: outputs after the modules that make them."""
         last = {key: self.ids[node.key] for node in self.graph.nodes for key in node.modules}
         for edge in self.graph.edges:

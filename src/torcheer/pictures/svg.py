@@ -71,7 +71,7 @@ def light_svg(
     for gradient in root.iter(f"{{{_SVG}}}linearGradient"):
         gradient.set("id", f"{scope}-{gradient.get('id')}")
     classes: dict[str, str] = {}
-    _Lightening(titles, own_labels, classes).lighten(root)
+    _SvgRewriter(titles, own_labels, classes).rewrite(root)
     root.set("class", scope)
     root.set("role", "img")
     if width is not None:
@@ -90,12 +90,12 @@ def light_svg(
 
 
 @dataclass(frozen=True, slots=True)
-class _Lightening:
+class _SvgRewriter:
     titles: Mapping[str, str]  # by node and box name
     own_labels: Collection[str]
     classes: dict[str, str]  # by style
 
-    def lighten(self, element: ElementTree.Element, sides: Sides | None = None, *, is_centered: bool = False) -> None:
+    def rewrite(self, element: ElementTree.Element, sides: Sides | None = None, *, is_centered: bool = False) -> None:
         """Rewrite an element; `sides` are the left and right side of its node."""
         kind = element.get("class", "")
         if kind == "node legend":
@@ -122,7 +122,7 @@ class _Lightening:
                 _measure(child, ground if on_ground else None, on_ground)
             elif tag == "text":
                 _measure(child, sides, is_centered)
-            self.lighten(child, sides, is_centered=is_centered)
+            self.rewrite(child, sides, is_centered=is_centered)
         _restyle(element, self.classes)
 
 

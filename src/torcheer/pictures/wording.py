@@ -53,10 +53,10 @@ def window_words(node: Node, graph: Graph) -> list[str]:
     if found["stride"] in (None, (), []):
         found["stride"] = usual
     words = [f"kernel {_sizes(kernel, dims)}"] if kernel is not None else []
-    return words + [f"{name} {_size(value)}" for name, value in found.items() if _is_told(name, value)]
+    return words + [f"{name} {_size(value)}" for name, value in found.items() if _is_shown(name, value)]
 
 
-def _is_told(name: str, value: Any) -> bool:
+def _is_shown(name: str, value: Any) -> bool:
     if value is None:
         return False
     return name not in _PLAIN or any(one != _PLAIN[name] for one in (value if isinstance(value, (tuple, list)) else [value]))
@@ -165,7 +165,7 @@ def _name(node: Node, graph: Graph) -> str:
         return f"{node.num_operations} {node.kind}s"
     if node.kind == "identity":
         return clean(node.label if graph.is_rolled or node.num_passes == 1 else node.key)
-    return clean(node.title if node.parts else node.label, 60) + _turns(node, graph)
+    return clean(node.title if node.parts else node.label, 60) + _passes_text(node, graph)
 
 
 def _is_several(node: Node) -> bool:
@@ -187,7 +187,7 @@ def reference_text(node: Node) -> str:
     return clean(node.role if node.kind == "buffer" else node.label)
 
 
-def _turns(node: Node, graph: Graph) -> str:
+def _passes_text(node: Node, graph: Graph) -> str:
     """The passes that a node stands for."""
     if graph.is_rolled:
         return f" ×{len(node.passes)}" if len(node.passes) > 1 else ""
@@ -250,7 +250,7 @@ def _module_lines(node: Node, graph: Graph) -> list[str]:
     if box is not None and box.step != box.address:
         name = clean(box.address) + _calls(box, graph)
     else:
-        name = clean(node.label) + _turns(node, graph)
+        name = clean(node.label) + _passes_text(node, graph)
     lines = [name, clean(node.type)]
     if (own := own_repeats(node, graph)) > 1:
         lines.append(_repeated(own, node.sharing))

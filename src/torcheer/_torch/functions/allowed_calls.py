@@ -155,7 +155,7 @@ def refuse_stray(function: TorchFunction, args: tuple[Any, ...], kwargs: dict[st
         return
     named = _named(function, args, kwargs)
     for name in _ENUMERATIONS:
-        _must(type(named.get(name)) is not int, f"{name} is a whole number")
+        _require(type(named.get(name)) is not int, f"{name} is a whole number")
     if is_group:
         _lists(named, function.name.startswith("_fused_"))
     if check is not None:
@@ -169,7 +169,7 @@ def _named(function: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def _must(holds: object, what: str) -> None:
+def _require(holds: object, what: str) -> None:
     if not holds:
         _refuse(what)
 
@@ -202,12 +202,12 @@ def _batch_norm(named: _Arguments) -> None:
         _refuse("the input has no channels")
     for name in _STATISTICS:
         one = named.get(name)
-        _must(
+        _require(
             not isinstance(one, Tensor) or tuple(one.shape) == (given.shape[1],),
             f"{name} does not have one value for each channel",
         )
     if not named.get("training", named.get("train", True)):
-        _must(all(isinstance(named.get(name), Tensor) for name in _STATISTICS[2:]), "there are no running statistics")
+        _require(all(isinstance(named.get(name), Tensor) for name in _STATISTICS[2:]), "there are no running statistics")
 
 
 def _pivots(named: _Arguments) -> None:
@@ -215,8 +215,8 @@ def _pivots(named: _Arguments) -> None:
     if matrix is None or pivots is None or matrix.dim() < 2:
         _refuse("there are no pivots")
     shape = (*matrix.shape[:-2], min(matrix.shape[-2:]))
-    _must(tuple(pivots.shape) == tuple(shape), "the number of pivots is not the number of rows")
-    _must(_is_within(pivots.abs(), 1, matrix.shape[-2] + 1), "a pivot is out of range")
+    _require(tuple(pivots.shape) == tuple(shape), "the number of pivots is not the number of rows")
+    _require(_is_within(pivots.abs(), 1, matrix.shape[-2] + 1), "a pivot is out of range")
 
 
 def _segments(named: _Arguments) -> None:
@@ -227,13 +227,13 @@ def _segments(named: _Arguments) -> None:
         given = _tensor(named, name)
         if given is None:
             continue
-        _must(given.shape[:-1] == data.shape[:axis] and given.dim() == axis + 1, f"{name} do not fit the data")
+        _require(given.shape[:-1] == data.shape[:axis] and given.dim() == axis + 1, f"{name} do not fit the data")
         numbers = _numbers(given)
-        _must(_is_within(numbers, 0, data.shape[axis] + 1), f"{name} reach beyond the data")
+        _require(_is_within(numbers, 0, data.shape[axis] + 1), f"{name} reach beyond the data")
         if ends:
-            _must(not bool((numbers.diff(dim=-1) < 0).any()) and numbers.shape[-1], "offsets do not increase")
+            _require(not bool((numbers.diff(dim=-1) < 0).any()) and numbers.shape[-1], "offsets do not increase")
         else:
-            _must(not bool((numbers.sum(-1) > data.shape[axis]).any()), "the lengths add up to more than the data")
+            _require(not bool((numbers.sum(-1) > data.shape[axis]).any()), "the lengths add up to more than the data")
 
 
 def _ctc(named: _Arguments) -> None:
@@ -241,12 +241,12 @@ def _ctc(named: _Arguments) -> None:
     if values is None or targets is None or values.dim() < 2 or not values.shape[-1]:
         _refuse("there are no targets or no classes")
     inputs, lengths = (_numbers(named.get(name)).reshape(-1) for name in ("input_lengths", "target_lengths"))
-    _must(_is_within(targets, 0, values.shape[-1]), "a target is out of range")
-    _must(0 <= (named.get("blank") or 0) < values.shape[-1], "the blank is out of range")
-    _must(_is_within(inputs, 0, values.shape[0] + 1), "an input length is larger than the number of steps")
+    _require(_is_within(targets, 0, values.shape[-1]), "a target is out of range")
+    _require(0 <= (named.get("blank") or 0) < values.shape[-1], "the blank is out of range")
+    _require(_is_within(inputs, 0, values.shape[0] + 1), "an input length is larger than the number of steps")
     most = targets.shape[1] if targets.dim() == 2 and values.dim() == 3 else targets.numel()
-    _must(_is_within(lengths, 0, most + 1), "a target length is larger than the number of targets")
-    _must(targets.dim() != 1 or int(lengths.sum()) <= targets.numel(), "the target lengths add up to more than the targets")
+    _require(_is_within(lengths, 0, most + 1), "a target length is larger than the number of targets")
+    _require(targets.dim() != 1 or int(lengths.sum()) <= targets.numel(), "the target lengths add up to more than the targets")
 
 
 def _embedding_bag(named: _Arguments) -> None:
@@ -255,23 +255,23 @@ def _embedding_bag(named: _Arguments) -> None:
         _refuse("there is no weight or no index")
     if indices.is_floating_point() and not weight.is_floating_point():  # old order of the arguments
         weight, indices = indices, weight
-    _must(_is_within(indices, 0, weight.shape[0]), "an index is out of range")
+    _require(_is_within(indices, 0, weight.shape[0]), "an index is out of range")
     factors = _tensor(named, "per_sample_weights")
-    _must(factors is None or factors.shape == indices.shape, "the weights and the indices differ in shape")
+    _require(factors is None or factors.shape == indices.shape, "the weights and the indices differ in shape")
     if offsets is not None:
-        _must(_is_within(offsets, 0, indices.numel() + 1), "an offset is beyond the indices")
-        _must(not bool((_numbers(offsets).diff() < 0).any()), "offsets do not increase")
+        _require(_is_within(offsets, 0, indices.numel() + 1), "an offset is beyond the indices")
+        _require(not bool((_numbers(offsets).diff() < 0).any()), "offsets do not increase")
 
 
 def _transform(named: _Arguments) -> None:
     given, dims = _tensor(named, "self"), named.get("dim")
     count = given.dim() if given is not None else 0
-    _must(all(isinstance(one, int) and -count <= one < count for one in dims or ()), "there is no such dimension")
+    _require(all(isinstance(one, int) and -count <= one < count for one in dims or ()), "there is no such dimension")
 
 
 def _samples(named: _Arguments) -> None:
     samples = _tensor(named, "_random_samples", "random_samples")
-    _must(samples is None or bool(((samples >= 0) & (samples <= 1)).all()), "a random sample is outside 0 to 1")
+    _require(samples is None or bool(((samples >= 0) & (samples <= 1)).all()), "a random sample is outside 0 to 1")
 
 
 def _sequences(named: _Arguments) -> None:
@@ -280,11 +280,13 @@ def _sequences(named: _Arguments) -> None:
     if sizes is None or data is None:
         return
     numbers = _numbers(sizes)
-    _must(numbers.dim() == 1 and numbers.numel() and _is_within(numbers, 1, len(data) + 1), "the batch sizes are out of range")
-    _must(not bool((numbers.diff() > 0).any()) and int(numbers.sum()) == len(data), "the batch sizes do not fit the data")
+    _require(
+        numbers.dim() == 1 and numbers.numel() and _is_within(numbers, 1, len(data) + 1), "the batch sizes are out of range"
+    )
+    _require(not bool((numbers.diff() > 0).any()) and int(numbers.sum()) == len(data), "the batch sizes do not fit the data")
     states = named.get("hx")
     for one in states if isinstance(states, (list, tuple)) else [states]:
-        _must(not isinstance(one, Tensor) or one.shape[-2:-1] == (int(numbers[0]),), "the states do not fit the batch sizes")
+        _require(not isinstance(one, Tensor) or one.shape[-2:-1] == (int(numbers[0]),), "the states do not fit the batch sizes")
 
 
 def _lengths(named: _Arguments) -> None:
@@ -293,8 +295,8 @@ def _lengths(named: _Arguments) -> None:
         _refuse("there are no sequences")
     is_first = bool(named.get("batch_first"))
     numbers = _numbers(lengths)
-    _must(numbers.numel() == given.shape[0 if is_first else 1], "the number of lengths is not the number of sequences")
-    _must(_is_within(numbers, 1, given.shape[1 if is_first else 0] + 1), "a length is out of range")
+    _require(numbers.numel() == given.shape[0 if is_first else 1], "the number of lengths is not the number of sequences")
+    _require(_is_within(numbers, 1, given.shape[1 if is_first else 0] + 1), "a length is out of range")
 
 
 def _scales(named: _Arguments) -> None:
@@ -304,23 +306,23 @@ def _scales(named: _Arguments) -> None:
         return
     for there, made, factor in zip(given.shape[2:], sizes, factors, strict=False):
         fits = factor is None or (isinstance(factor, (int, float)) and factor > 0 and made - 0.5 <= there * factor)
-        _must(fits, "a scale is too small for the output size")
+        _require(fits, "a scale is too small for the output size")
 
 
 def _max_pool_backward(named: _Arguments) -> None:
     given, indices = _tensor(named, "self", "input"), _tensor(named, "indices")
     if given is None or indices is None or given.dim() < 3:
         _refuse("there are no indices")
-    _must(_is_within(indices, 0, given.shape[-1] * given.shape[-2]), "an index is out of range")
+    _require(_is_within(indices, 0, given.shape[-1] * given.shape[-2]), "an index is out of range")
 
 
 def _pieces(named: _Arguments) -> None:
     tensors = named.get("tensors")
-    _must(all(isinstance(one, Tensor) and one.dim() for one in tensors or ()), "a tensor has no dimensions")
+    _require(all(isinstance(one, Tensor) and one.dim() for one in tensors or ()), "a tensor has no dimensions")
 
 
 def _new(named: _Arguments) -> None:
-    _must("cdata" not in named, "an address was given")
+    _require("cdata" not in named, "an address was given")
 
 
 def _lists(named: _Arguments, is_fused: bool) -> None:
@@ -328,17 +330,17 @@ def _lists(named: _Arguments, is_fused: bool) -> None:
     lists = {name: one for name, one in named.items() if isinstance(one, (list, tuple)) and one and isinstance(one[0], Tensor)}
     whole = next(iter(lists.values()), ())
     for name, one in lists.items():
-        _must(len(one) == len(whole), "the lists of tensors differ in length")
+        _require(len(one) == len(whole), "the lists of tensors differ in length")
         for first, other in zip(whole, one, strict=True) if is_fused else ():
-            _must(isinstance(other, Tensor), "a list of tensors holds another object")
+            _require(isinstance(other, Tensor), "a list of tensors holds another object")
             is_right = other.numel() == 1 if name == "state_steps" else other.shape == first.shape
-            _must(is_right, f"tensors differ in shape: {name}")
+            _require(is_right, f"tensors differ in shape: {name}")
 
 
 def _weight_norm(named: _Arguments) -> None:
     directions, lengths, axis = named.get("v"), named.get("g"), named.get("dim", 0)
     if isinstance(directions, Tensor) and isinstance(lengths, Tensor) and axis in (0, directions.dim() - 1):
-        _must(lengths.numel() == directions.shape[axis], "the number of norms is not the number of directions")
+        _require(lengths.numel() == directions.shape[axis], "the number of norms is not the number of directions")
 
 
 def refuse_stray_indices(tensor: Tensor) -> None:

@@ -104,7 +104,7 @@ class Behind:
 
     def _refuse_made_parameters(self) -> None:
         """Raise where the model made a parameter of constants or random numbers that change: the log has no edge to these."""
-        log, index = self._log, self._history._index
+        log, index = self._log, self._run.index
         made = [state for state in log.states if self._is_made(state) and not state.is_absent and not is_freed(state.value)]
         constant: set[int] = set()  # operations that depend on no input, parameter or tensor from outside
         readers: dict[int, int] = {}
@@ -125,7 +125,7 @@ class Behind:
 
     def _is_made(self, state: StateRecord) -> bool:
         """Whether a parameter or buffer was made in the pass, or belongs to no module."""
-        index = self._history._index
+        index = self._run.index
         if id(state.tensor) not in index.state_names:
             return True
         root = self._log.root_of(index.state_name(state).rpartition(".")[0])

@@ -115,7 +115,6 @@ class _Builder:
         passes = self.log.backward.passes if self.log.backward is not None else []
         self._reached = {n for one in passes for n in (*one.gradients, *one.summed)}
         self._reached.update(n for one in passes for record in one.nodes for n in (record.operation, *record.tensors))
-        self._behind: dict[int, int] = {}  # by operation that wrote over a parameter or buffer: its number
         self._steps = steps_of_calls(index)  # by number of the module call
 
     def graph(self) -> Graph:
@@ -144,7 +143,7 @@ class _Builder:
         exits = self.index.exits.get(number, ())
         kind = function.origin
         details = self.log.details.get(number)
-        mutated = details is not None and bool(details.mutated) and not function.writes_aside
+        is_inplace = details is not None and bool(details.mutated) and self.log.operations[number].overwritten is not None
         return Node(
             key=f"{label}:{turn}",
             label=label,
@@ -164,7 +163,7 @@ class _Builder:
             seconds=row[ELAPSED] / 1e9 if kind is not Origin.OPAQUE else None,
             params=params,
             buffers=buffers,
-            is_inplace=mutated,
+            is_inplace=is_inplace,
             from_input=bool(self.index.from_input[number]),
             to_output=bool(self.to_output[number]),
             has_gradient=number in self._reached,
@@ -253,16 +252,14 @@ class _Builder:
 
     def _states(self, number: int, row: Row) -> tuple[tuple[Param, ...], tuple[BufferUse, ...]]:
         """The parameters and buffers an operation used, also those that were overwritten earlier in the pass."""
-        parents, behind = row[PARENTS:], self._behind
-        used = {slot: p if p < 0 else behind[p] for slot, p in enumerate(parents) if p < 0 or p in behind}
+        parents = row[PARENTS:]
+        states = map(self.index.state_behind, parents)
+        used = {slot: state.number for slot, state in enumerate(states) if state is not None}
         if not used:
             return (), ()
         details = self.log.details.get(number)
         slots = details.mutated if details is not None else ()
         written = {used[slot] for slot in slots if slot in used}
-        overwritten = self.log.operations[number].overwritten if slots else None
-        if overwritten in used:
-            behind[number] = used[overwritten]
         params = dict.fromkeys(param for param in map(self._param, used.values()) if not param.is_buffer)
         buffers: dict[int, list[str]] = {}
         for slot, reference in used.items():

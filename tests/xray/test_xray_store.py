@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import tracemalloc
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,7 +26,6 @@ from torcheer._torch.measure import statistics_of
 from torcheer.errors import RunExists, RunInUse, RunNotFound, SnapshotNotFound
 from torcheer.xray import Entry, FileManager, Run, Saved, Snapshot
 from torcheer.xray.figures import figure_of, figure_of_snapshot
-from torcheer.xray.store import Compaction
 
 
 def add(files: FileManager, step: int, values: torch.Tensor | None = None, layer: str = "conv1") -> Snapshot:
@@ -75,68 +77,41 @@ def test_a_reader_sees_what_is_added_later(files):
     assert [one.step for one in read.refresh()] == [0, 1]
 
 
-def test_a_torn_last_line_is_skipped_and_its_snapshot_found_in_its_file(files):
-    """The index was cut in the middle of a line: nothing is lost, and writing goes on."""
+@pytest.mark.parametrize("has_index", [True, False])
+def test_a_run_of_a_version_with_an_index_is_read_and_goes_on(tmp_path, has_index):
+    """The index repeats what the files say. It is left as it is."""
+    shutil.copytree(Path(__file__).parent.parent / "data" / "xray_run_v1", tmp_path / "run")
+    index = tmp_path / "run" / "index.jsonl"
+    if has_index:
+        text = index.read_bytes()
+    else:
+        index.unlink()
+    run = Run(FileManager.open(tmp_path / "run"))
+    assert (run.steps(), run.layers, run.kinds("0")) == ([0, 1, 2], ["0"], ["weight", "layer", "activation", "grad"])
+    assert (run.metrics, run.summarised, run.notes) == (["loss"], ["0", "2"], [])
+    assert run.entry("0", "weight", 1).statistics.norm == pytest.approx(float(np.linalg.norm(run.tensor("0", "weight", 1))))
+    files = FileManager.create(tmp_path / "run", {}, resume=True)
+    add(files, 3)
+    files.close()
+    assert FileManager.open(tmp_path / "run").snapshots.steps == [0, 1, 2, 3]
+    assert not has_index or index.read_bytes() == text
+
+
+def test_a_reader_sees_that_a_file_is_another_than_before(files, tmp_path):
+    """The folder was removed, and a run begun in its place."""
     add(files, 0)
     add(files, 1)
-    files.close()
-    index = files.folder / "index.jsonl"
-    index.write_bytes(index.read_bytes()[:-30])
     read = FileManager.open(files.folder)
-    assert [one.step for one in read.snapshots] == [0, 1]
-    again = FileManager.create(files.folder, {}, resume=True)
-    add(again, 2)
-    again.close()
-    assert [json.loads(line)["step"] for line in index.read_text().splitlines()] == [0, 1, 2]
-
-
-def test_the_index_can_be_made_again_from_the_files(files):
-    """Without an index everything is still known, and rebuilding writes it."""
-    written = [add(files, step) for step in range(3)]
-    (files.folder / "index.jsonl").unlink()
-    assert FileManager.open(files.folder).snapshots == written
-    files.rebuild_index()
-    assert len((files.folder / "index.jsonl").read_text().splitlines()) == 3
-    assert FileManager.open(files.folder).snapshots == written
-
-
-@pytest.mark.parametrize("how", ["rebuilt", "resumed", "appended"])
-def test_every_row_knows_where_its_line_of_the_index_is(files, how):
-    """So that a snapshot is read from its line, and not from a file of many megabytes."""
-    for step in range(3):
-        add(files, step, torch.rand(4, 3, 5, 5) * 10**step)  # lines of several lengths
-    index = files.folder / "index.jsonl"
-    if how == "rebuilt":
-        files.rebuild_index()
-    elif how == "resumed":
-        files.close()
-        index.write_bytes(index.read_bytes()[:-30])
-        files = FileManager.create(files.folder, {}, resume=True)
-    add(files, 3)
-    text = index.read_bytes()
-    lines = [json.loads(text[row["at"] : row["at"] + row["length"]]) for row in files.snapshots.table]
-    assert [line["step"] for line in lines] == [0, 1, 2, 3]
-    assert sum(int(row["length"]) for row in files.snapshots.table) == len(text)
+    assert read.snapshots[0].step == 0
     files.close()
+    shutil.rmtree(files.folder)
+    again = FileManager.create(files.folder, {"title": "Net"})
+    written = add(again, 7)
+    assert read.refresh() == [written]
+    again.close()
 
 
-def test_an_index_is_copied_a_piece_at_a_time(files, monkeypatch):
-    """A writer that makes room is not kept waiting by the whole index."""
-    monkeypatch.setattr("torcheer.xray.store._PIECE", 1000)
-    for step in range(8):
-        add(files, step)
-    index, rows = files.folder / "index.jsonl", files.rows.copy()
-    copying, sizes = Compaction(index), []
-    while copying.advance(rows[::2]) is None:
-        sizes.append(copying.part.stat().st_size)
-    longest = int(rows["length"].max())
-    assert len(sizes) >= 2
-    assert all(1000 < after - before <= 1000 + longest for before, after in zip([0, *sizes], sizes, strict=False))
-    assert [json.loads(line)["step"] for line in index.read_text().splitlines()] == [0, 2, 4, 6]
-
-
-def test_a_line_without_its_file_is_left_out(files):
-    """A snapshot that was deleted by hand is not offered."""
+def test_a_snapshot_that_was_deleted_by_hand_is_not_offered(files):
     add(files, 0)
     gone = add(files, 1)
     files.path(gone).unlink()
@@ -288,39 +263,32 @@ def test_what_is_not_there_is_told_with_what_is(files):
 # Damage ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "damage", [b"{", b"\xff\x00\xfe", b'{"version": 1}', b'{"version": 7, "number": 1}', b"[]", b"null", b""]
-)
-def test_a_damaged_line_of_the_index_is_a_note_and_its_snapshot_is_read_from_its_file(files, damage):
-    """Nothing is lost, the note names the line, and a writer that resumes puts the index right."""
-    written = [add(files, step) for step in range(3)]
-    files.close()
-    index = files.folder / "index.jsonl"
-    lines = index.read_bytes().splitlines()
-    index.write_bytes(b"\n".join([lines[0], damage, lines[2]]) + b"\n")
-    read = FileManager.open(files.folder)
-    assert read.snapshots == written
-    assert len(read.notes) == 1
-    assert "line 2 of index.jsonl is damaged" in read.notes[0]
-    assert Run(read).notes == read.notes
-    assert "line 2 of index.jsonl is damaged" in str(Saved(Run(read)))
-    FileManager.create(files.folder, {}, resume=True).close()
-    again = FileManager.open(files.folder)
-    assert again.notes == []
-    assert again.snapshots == written
-
-
-def test_a_damaged_line_without_a_whole_file_costs_that_snapshot_only(files):
-    """The others are there."""
+def test_a_snapshot_whose_header_is_damaged_costs_that_snapshot_only(files):
+    """The others are there, and a note names it and says why."""
     written = [add(files, step) for step in range(3)]
     files.path(written[1]).write_bytes(b"damaged")
-    index = files.folder / "index.jsonl"
-    lines = index.read_bytes().splitlines()
-    index.write_bytes(b"\n".join([lines[0], b"{", lines[2]]) + b"\n")
-    read = FileManager.open(files.folder)
-    assert [one.step for one in read.snapshots] == [0, 2]
-    assert len(read.notes) == 2
-    assert "00000001.safetensors" in read.notes[1]
+    for read in (FileManager.open(files.folder), files):
+        assert [one.step for one in read.refresh()] == [0, 2]
+        said = "snapshots/00000001.safetensors is damaged and was skipped: it does not begin as a file of tensors does."
+        assert read.notes == [said]
+        assert said in str(Saved(Run(read)))
+
+
+@pytest.mark.parametrize("left", [-1, -1000])
+def test_what_a_file_says_of_its_snapshot_is_read_where_its_tensors_were_cut(files, left):
+    """A note says so, and the size is that on disk."""
+    written = [add(files, step) for step in range(3)]
+    path = files.path(written[1])
+    path.write_bytes(path.read_bytes()[:left])
+    for read in (FileManager.open(files.folder), files):
+        found = read.refresh()
+        assert [replace(one, bytes=0) for one in found] == [replace(one, bytes=0) for one in written]
+        assert found[1].bytes == path.stat().st_size == written[1].bytes + left
+        assert read.bytes == sum(one.bytes for one in found)
+        assert len(read.notes) == 1
+        assert "00000001.safetensors (step 1) is damaged: " in read.notes[0]
+        with pytest.raises(SnapshotNotFound, match="step 1"):
+            read.tensors(found[1])
 
 
 def half_written(path):
@@ -333,20 +301,17 @@ def half_written(path):
 
 
 def test_what_a_killed_writer_left_half_written_is_cleared(files):
-    """Temporary files of snapshots, of the index, of what is said of the run, of figures."""
+    """Temporary files of snapshots, of the index of older versions, of what is said of the run, of figures."""
     add(files, 0)
     files.close()
     (files.folder / "figures").mkdir()
     whole = files.folder / "figures" / "step_00000000.png"
     for name in ("snapshots/00000001.safetensors", "index.jsonl", "run.json", "figures/step_00000000.png"):
         assert half_written(files.folder / name).is_file()
-    Compaction(files.folder / "index.jsonl").part.write_bytes(b"half")
     whole.write_bytes(b"whole")
     FileManager.create(files.folder, {}, resume=True).close()
     there = sorted(str(path.relative_to(files.folder)) for path in files.folder.rglob("*") if path.is_file())
-    assert there == sorted(
-        ["figures/step_00000000.png", "index.jsonl", "run.json", "snapshots/00000000.safetensors", "writer.lock"]
-    )
+    assert there == ["figures/step_00000000.png", "run.json", "snapshots/00000000.safetensors", "writer.lock"]
 
 
 OF_OTHERS = [
@@ -460,7 +425,7 @@ def test_every_reader_skips_a_truncated_snapshot(files):
     assert any("step 1" in text.get_text() for text in figure_of(run, "conv1", "weight").texts)
     with pytest.raises(SnapshotNotFound, match="step 2"):
         figure_of(run, "conv1", "weight", 2)
-    assert run.entry("conv1", "weight").statistics.mean == 2.0  # the statistics are in the index
+    assert run.entry("conv1", "weight").statistics.mean == 2.0  # its header is whole
     assert len(Saved(run).rows) == 1
 
 
@@ -483,9 +448,8 @@ def test_a_long_run_keeps_a_few_bytes_of_each_snapshot_in_memory(tmp_path):
     assert grown / 200 < 500
 
 
-def test_room_is_made_one_snapshot_at_a_time_and_the_index_follows(tmp_path, monkeypatch):
+def test_room_is_made_one_snapshot_at_a_time(tmp_path):
     """No write takes away more than a few, the bytes are those on disk, readers and writers agree all the time."""
-    monkeypatch.setattr("torcheer.xray.store._PIECE", 3000)
     files = FileManager.create(tmp_path, {"title": "Net"}, max_bytes=60_000)
     reader = FileManager.open(tmp_path)
     gone = []
@@ -493,7 +457,7 @@ def test_room_is_made_one_snapshot_at_a_time_and_the_index_follows(tmp_path, mon
         before = len(files.snapshots)
         add(files, step)
         gone.append(before + 1 - len(files.snapshots))
-        on_disk = sum(path.stat().st_size for path in [*(tmp_path / "snapshots").iterdir(), tmp_path / "index.jsonl"])
+        on_disk = sum(path.stat().st_size for path in (tmp_path / "snapshots").iterdir())
         assert files.bytes == on_disk <= 60_000
         assert reader.refresh() == files.snapshots
         assert files.snapshots[-1].step == step

@@ -19,6 +19,7 @@ from torcheer import InvalidArgument, RunNotFound, SnapshotLost, SnapshotNotFoun
 from torcheer._torch.thread_state import autocast_as
 from torcheer.xray import store
 from torcheer.xray.figures import figure_of_snapshot
+from xray_runs import change_snapshot
 
 
 def network():
@@ -81,7 +82,7 @@ def test_a_training_goes_on_showing_where_its_last_snapshot_was_cut(tmp_path):
 
 
 def test_saved_notes_the_snapshots_whose_pictures_are_lost(folder):
-    """Their statistics are in the index, so their steps are still there."""
+    """Their statistics are whole, so their steps are still there."""
     cut(folder, 1)
     saved = Xray.open(folder).saved()
     assert saved.steps == [0, 1, 2, 3]
@@ -97,21 +98,6 @@ def test_a_report_warns_of_snapshots_that_are_cut(folder, tmp_path):
 
 
 # Valid JSON that says nonsense ----------------------------------------------------------------------------------------
-
-
-def change(path, *places):
-    """Set values inside a JSON document: ("entries", 0, "rows", "x") sets entries[0]["rows"]."""
-    document = json.loads(path.read_text().splitlines()[1] if path.suffix == ".jsonl" else path.read_text())
-    for *way, last, value in places:
-        inner = document
-        for name in way:
-            inner = inner[name]
-        inner[last] = value
-    if path.suffix == ".jsonl":
-        lines = path.read_text().splitlines()
-        path.write_text("\n".join([lines[0], json.dumps(document), *lines[2:]]) + "\n")
-    else:
-        path.write_text(json.dumps(document))
 
 
 @pytest.mark.parametrize(
@@ -157,20 +143,19 @@ def change(path, *places):
     ],
     ids=str,
 )
-def test_a_line_of_the_index_that_is_no_snapshot_is_noted_and_its_file_is_read(folder, tmp_path, change_to):
-    """Every reader works, and finds what the file of the snapshot says."""
-    change(folder / "index.jsonl", change_to)
+def test_a_file_that_describes_no_snapshot_is_noted_and_skipped(folder, tmp_path, change_to):
+    """Every reader works."""
+    change_snapshot(folder / "snapshots" / "00000001.safetensors", change_to)
     xray = Xray.open(folder)
-    assert "line 2 of index.jsonl is damaged" in str(xray.saved())
-    assert xray.run.steps() == [0, 1, 2, 3]
-    assert xray.run.entry("0", "weight", 1).rows == (0, 1, 2)
+    assert "snapshots/00000001.safetensors is damaged and was skipped" in str(xray.saved())
+    assert xray.run.steps() == [0, 2, 3]
     xray.report(tmp_path / "report.html")
 
 
 @pytest.mark.parametrize("place", [("entries", 0, "layer", "other"), ("entries", 0, "kind", "layer_grad")], ids=str)
-def test_an_index_that_names_what_its_file_does_not_have_is_told(folder, tmp_path, place):
-    """Types are right, so the line is read; what it names is missing, so it is skipped or an error of ours."""
-    change(folder / "index.jsonl", place)
+def test_a_file_that_names_what_it_does_not_have_is_told(folder, tmp_path, place):
+    """Types are right, so it is read; what it names is missing, so it is skipped or an error of ours."""
+    change_snapshot(folder / "snapshots" / "00000001.safetensors", place)
     xray = Xray.open(folder)
     layer, kind = xray.run.snapshot(1).entries[0].layer, xray.run.snapshot(1).entries[0].kind
     with pytest.warns(SnapshotLost, match="step 1"):
@@ -183,7 +168,8 @@ def test_an_index_that_names_what_its_file_does_not_have_is_told(folder, tmp_pat
 
 def test_numbers_that_are_not_finite_cost_no_snapshot(folder, tmp_path):
     """JSON has no word for them; where they are there all the same, they are unknown."""
-    change(folder / "index.jsonl", ("entries", 0, "statistics", "std", math.inf), ("entries", 0, "high", math.nan))
+    unknown = ("entries", 0, "statistics", "std", math.inf), ("entries", 0, "high", math.nan)
+    change_snapshot(folder / "snapshots" / "00000001.safetensors", *unknown)
     xray = Xray.open(folder)
     assert xray.saved().notes == []
     entry = xray.run.entry("0", "weight", 1)
@@ -213,7 +199,13 @@ def test_numbers_that_are_not_finite_cost_no_snapshot(folder, tmp_path):
 @pytest.mark.parametrize("opened", [Xray.open, lambda folder: Xray(network(), (2, 4), folder=folder, resume=True)])
 def test_a_run_whose_description_is_nonsense_is_an_error_of_ours(folder, change_to, opened):
     """It names the file and what is wrong with it."""
-    change(folder / "run.json", change_to)
+    about = json.loads((folder / "run.json").read_text())
+    *way, last, value = change_to
+    inner = about
+    for name in way:
+        inner = inner[name]
+    inner[last] = value
+    (folder / "run.json").write_text(json.dumps(about))
     with pytest.raises(RunNotFound, match=rf"run\.json.*{change_to[0]}"):
         opened(folder)
 
@@ -249,7 +241,7 @@ def _remove(path):
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("removed", [".", "snapshots", "index.jsonl", "run.json", "figures", "writer.lock", "snapshots/*"])
+@pytest.mark.parametrize("removed", [".", "snapshots", "run.json", "figures", "writer.lock", "snapshots/*"])
 def test_a_training_goes_on_when_its_folder_is_removed(tmp_path, removed):
     """Also when it is removed in part; what is lost is told, what is left can be read."""
     model = network()
@@ -287,7 +279,7 @@ def test_files_can_be_read_by_whom_the_umask_lets(tmp_path):
     finally:
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    assert len(modes) == 6
+    assert len(modes) == 5
     assert set(modes.values()) == {0o644}, modes
 
 

@@ -40,6 +40,8 @@ def reader(kind: Any) -> Callable[[Any], Any]:
         )
     if origin in (tuple, list):
         each = reader(inner[0])
+        if inner[0] is int:  # as in the histograms of a long run
+            return _checked(kind, None, list, lambda value: origin(value if _are_counts(value) else map(each, value)))
         return _checked(kind, None, list, lambda value: origin(map(each, value)))
     if origin is dict:
         each = reader(inner[1])
@@ -55,6 +57,10 @@ def reader(kind: Any) -> Callable[[Any], Any]:
     if kind is float:
         return _checked(kind, lambda value: abs(value) <= sys.float_info.max, (int, float), float)
     return (lambda value: value) if kind is Any else _checked(kind, None, kind)
+
+
+def _are_counts(values: list[Any]) -> bool:
+    return set(map(type, values)) == {int} and min(values) >= 0 and max(values) < _MOST
 
 
 def _checked(

@@ -418,6 +418,15 @@ class TensorFile:
         return place
 
 
+def read_metadata(path: Path) -> tuple[dict[str, str], int]:
+    """The metadata of a file, and its size, also where it was cut behind its header."""
+    with open_regular(path) as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > _LONGEST_HEADER:
+            _refuse("it does not begin as a file of tensors does")
+        return _parsed(file.read(length))[0], os.fstat(file.fileno()).st_size
+
+
 @contextlib.contextmanager
 def enough_memory(what: str) -> Iterator[None]:
     """Raise an error of ours where what a file has does not fit into memory."""

@@ -16,7 +16,7 @@ from torcheer import InvalidArgument
 from torcheer.errors import SnapshotNotFound
 from torcheer.xray.captions import shown_of, statistics_in_words, totals_of
 from torcheer.xray.colors import NONFINITE
-from torcheer.xray.figures import Displays, figure_of, figure_of_snapshot, present
+from torcheer.xray.figures import Displays, figure_of, figure_of_snapshot
 from torcheer.xray.tiles import make_mosaic
 from xray_runs import make_entry, single, write_run
 
@@ -514,7 +514,7 @@ def a_figure():
 def test_without_a_notebook_a_figure_is_a_file_whose_path_is_printed(tmp_path, capsys):
     """A PNG, whole."""
     path = tmp_path / "figure.png"
-    assert present(a_figure(), path) is None
+    Displays().present(a_figure(), path, "a")
     assert path.read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out == f"Picture: {path}\n"
     assert list(tmp_path.iterdir()) == [path]
@@ -543,18 +543,13 @@ def notebook(monkeypatch):
 
 
 def test_a_notebook_shows_a_figure_and_updates_it_in_place(tmp_path, notebook, capsys):
-    """Under the id that the first call returned; no file is written."""
-    first = present(a_figure(), tmp_path / "figure.png")
-    assert present(a_figure(), tmp_path / "figure.png", first, update=True) == first
-    assert [call[:2] for call in notebook.calls] == [("display", first), ("update", first)]
+    """Under the id that showing it returned; no file is written."""
+    displays = Displays()
+    displays.present(a_figure(), tmp_path / "figure.png", "a")
+    displays.present(a_figure(), tmp_path / "figure.png", "a")
+    assert [call[:2] for call in notebook.calls] == [("display", "id0"), ("update", "id0")]
     assert notebook.calls[0][2]["data"].startswith(b"\x89PNG")
     assert (list(tmp_path.iterdir()), capsys.readouterr().out) == ([], "")
-
-
-def test_an_id_that_is_given_is_used(tmp_path, notebook):
-    """And returned."""
-    assert present(a_figure(), tmp_path / "figure.png", "mine") == "mine"
-    assert [call[:2] for call in notebook.calls] == [("display", "mine")]
 
 
 def test_each_cell_shows_a_figure_once_and_then_updates_it(tmp_path, notebook):

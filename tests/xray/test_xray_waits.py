@@ -221,6 +221,21 @@ def test_a_desk_that_can_start_no_thread_gives_its_figures_up(begin, monkeypatch
     assert "can't start new thread" in told(lambda: (shown(xray).wait(LONG), xray.close()))[0]
 
 
+def test_a_figure_whose_showing_hangs_is_not_waited_for(begin, monkeypatch):
+    """As a screen that takes no more: the training ends, and is told."""
+    is_over = threading.Event()
+    xray = begin()
+    monkeypatch.setattr(desk, "print", lambda *_: is_over.wait(LONG), raising=False)
+    monkeypatch.setattr(desk, "_LIMIT", 5.0)
+    drawing = shown(xray)
+    said = closed(xray)
+    assert not drawing.wait(0)
+    is_over.set()
+    assert drawing.wait(LONG)
+    assert len(said) == 1
+    assert "1 figure could not be drawn in time" in said[0]
+
+
 def test_a_figure_that_waits_for_its_own_thread_is_not_waited_for():
     """As Python's collector may finish an Xray on any thread."""
     table, said = Desk(), []

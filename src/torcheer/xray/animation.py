@@ -1,7 +1,8 @@
-"""Paints the frames of an animation, pixel by pixel, with NumPy; Pillow only draws the letters.
+"""A layer over the whole run: as an animated GIF or WebP, or as a strip of frames in one PNG.
 
-All frames share one palette made from the colour scale, so a value has the same colour in every frame: nothing is dithered,
-nothing is smoothed. A frame is a title, the step, the picture enlarged by a whole factor, and the colours with their values.
+Frames are painted pixel by pixel, with NumPy; Pillow only draws the letters. All share one palette made from the colour scale,
+so a value has the same colour in every frame: nothing is dithered, nothing is smoothed. A frame is a title, the step, the
+picture enlarged by a whole factor, and the colours with their values.
 """
 
 from __future__ import annotations
@@ -332,8 +333,6 @@ def _reel(frame_at: Callable[[int], Array], count: int, paints: Paints) -> Any:
     reel._mode, reel._size, reel.im, reel._at = first.mode, first.size, first.im, 0
     return reel
 
-
-# A layer over the whole run: as an animated GIF or WebP, or as a strip of frames in one PNG.
 
 _FRAME = 600  # about how many pixels the longer side of a picture has
 _STRIP_FRAME = 260

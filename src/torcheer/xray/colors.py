@@ -1,7 +1,7 @@
 """Colours of values: one scale for what has both signs, one for what is never negative, told apart by colour-blind readers too.
 
-They change evenly in lightness, so they read in grey print as well. They are those of `web/colors.py`, so that a figure, an
-animation and a page show the same value in the same colour, whatever is installed.
+They change evenly in lightness, so they read in grey print as well. They are those of `_text/colors.py`, so that a figure,
+an animation and a page show the same value in the same colour, whatever is installed.
 """
 
 from __future__ import annotations

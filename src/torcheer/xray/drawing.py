@@ -143,6 +143,7 @@ class Desk:
     """Draws the jobs of all Xrays, one after the other. Each is finished in the end, whatever becomes of the process."""
 
     def __init__(self) -> None:
+        self._finished = 0
         self._waiting: deque[Job] = deque()
         self._thread: threading.Thread | None = None  # while it works
         self._lock = threading.Lock()
@@ -162,11 +163,16 @@ class Desk:
             if len(self._waiting) > _MOST_WAITING:
                 left_out.append(self._waiting.popleft())
         for one in left_out:
-            _finish(one, {"left_out": True})
+            self._finish(one, {"left_out": True})
 
     def wait(self, job: Job) -> bool:
-        """Wait until a job is finished, which those before it and itself are in a known time. Returns whether it is."""
-        return self._thread is not threading.current_thread() and job.done.wait((_MOST_WAITING + 2) * _LIMIT)
+        """Wait until a job is finished, as long as any is from time to time. Returns whether it is."""
+        finished = -1
+        while self._thread is not threading.current_thread() and self._finished > finished:
+            finished = self._finished
+            if job.done.wait(2 * _LIMIT):
+                return True
+        return False
 
     def _work(self) -> None:
         while True:
@@ -185,7 +191,7 @@ class Desk:
             except BaseException as error:  # whatever it is, it is the figure that is lost, not the training
                 said, png = {"error": f"{type(error).__name__}: {error}"}, b""
             for job in jobs:
-                _finish(job, said, png)
+                self._finish(job, said, png)
 
     def _draw(self, request: dict[str, Any]) -> Answer:
         """Have a figure drawn. A thread of its own waits for the process, and is left behind where it hangs."""
@@ -205,6 +211,14 @@ class Desk:
             raise TimeoutError(f"it took more than {_LIMIT:g} s, so the process that draws was stopped")
         return answers[0]
 
+    def _finish(self, job: Job, said: dict[str, Any], png: bytes = b"") -> None:
+        try:
+            with contextlib.suppress(BaseException):  # showing it failed, which `finish` has noted
+                job.finish(said, png)
+        finally:
+            self._finished += 1
+            job.done.set()
+
     def _stop(self) -> None:
         process, self._process = self._process, None
         if process is not None:
@@ -218,14 +232,6 @@ class Desk:
             self._stop()
         elif process is not None:  # a thread reads from it, and may do so for ever
             kill_process(process)
-
-
-def _finish(job: Job, said: dict[str, Any], png: bytes = b"") -> None:
-    try:
-        with contextlib.suppress(BaseException):  # showing it failed, which `finish` has noted
-            job.finish(said, png)
-    finally:
-        job.done.set()
 
 
 _desks: dict[int, Desk] = {}  # by process: one that was forked off has its own

@@ -1,7 +1,8 @@
-"""Puts a picture of a tensor on a Matplotlib figure, with its channel numbers and colours, at even pixels so that it is sharp.
+"""Matplotlib figures of a run, which the user can change and save: one kind of one layer large, or a whole snapshot.
 
-A plate is worked out first: how large it is, what is written beside it. So a figure knows its size before anything is drawn,
-and nothing overlaps. Nothing here uses pyplot: no window opens, no figure stays behind, the backend is left alone.
+A plate, the picture of one tensor with its channel numbers and colours, is worked out before anything is drawn: its size, and
+what is written beside it. So a figure knows its size, and nothing overlaps. Pixels are even, so that they are sharp. Nothing
+here uses pyplot: no window opens, no figure stays behind, the backend is left alone.
 """
 
 from __future__ import annotations
@@ -49,12 +50,6 @@ if TYPE_CHECKING:
 _LARGEST = 100  # pixels one value takes at most
 _FLATTEST = 4.0  # a matrix is stretched until its sides are no further apart
 _STRIDES: list[int] = [base * 10**power for power in range(6) for base in (1, 2, 5)]
-
-# Text ---------------------------------------------------------------------------------------------------------------
-
-
-# Sheets -------------------------------------------------------------------------------------------------------------
-
 
 # Plates -------------------------------------------------------------------------------------------------------------
 
@@ -500,30 +495,6 @@ def figure_of(run: Run, layer: str, kind: str, step: int | None = None, *, scale
         return _one_layer(entry, step, plate, SCALE_WORDS[scale])
 
 
-def present(figure: Figure, path: str | Path, display_id: str | None = None, *, update: bool = False) -> str | None:
-    """Show a figure: in the notebook, or, where there is none, in a PNG file whose path is printed.
-
-    Args:
-        figure: any Matplotlib figure.
-        path: of the file, if one is written; it is there whole or not at all.
-        display_id: what the notebook calls the place of the figure; it finds a name itself by default.
-        update: put the figure in the place that has this id already, instead of showing it anew.
-
-    Returns the display id; None where a file was written. `Displays` remembers the ids of figures that are shown repeatedly.
-    """
-    if notebook() is None:
-        write_whole(Path(path), png_of(figure), "figure")
-        print(f"Picture: {path}")
-        return None
-    display = sys.modules["IPython"].display
-    picture = _image(png_of(figure), figure.get_figwidth())
-    _shown_here(figure)
-    if update and display_id is not None:
-        display.update_display(picture, display_id=display_id)
-        return display_id
-    return cast(str, display.display(picture, display_id=display_id or True).display_id)
-
-
 def _image(png: bytes, inches: float) -> Any:
     return sys.modules["IPython"].display.Image(data=png, format="png", width=round(inches * 96))
 
@@ -557,12 +528,20 @@ class Displays:
             self._ids[key] = display.display(display.HTML("<i>drawing …</i>"), display_id=True).display_id
         return is_new, self._ids[key]
 
-    def present(self, figure: Figure, path: str | Path, name: str) -> None:
-        """Show a figure, in the place where this cell showed the last one of that name."""
-        key = name, int(getattr(notebook(), "execution_count", 0))
-        shown = present(figure, path, self._ids.get(key), update=key in self._ids)
-        if shown is not None:
-            self._ids[key] = shown
+    def present(self, figure: Figure, path: Path, name: str) -> None:
+        """Show a figure where this cell showed the last one of that name; without a notebook write a file, print its path."""
+        shell = notebook()
+        if shell is None:
+            write_whole(path, png_of(figure), "figure")
+            print(f"Picture: {path}")
+            return
+        key = name, int(getattr(shell, "execution_count", 0))
+        display, picture = sys.modules["IPython"].display, _image(png_of(figure), figure.get_figwidth())
+        _shown_here(figure)
+        if key in self._ids:
+            display.update_display(picture, display_id=self._ids[key])
+        else:
+            self._ids[key] = display.display(picture, display_id=True).display_id
 
 
 def show_png(png: bytes, display_id: str) -> None:

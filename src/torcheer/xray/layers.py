@@ -1,4 +1,4 @@
-"""Attention patterns: which positions each position looks at, for each head, of the first sample of the batch."""
+"""Which layers and kinds are watched, and the operations of a history that they are."""
 
 from __future__ import annotations
 
@@ -76,8 +76,6 @@ class CompiledCodeRefusal:
         if error is not None and self._raised is not None and is_of_compiler(error):
             raise self._raised from None
 
-
-# Which layers and kinds are watched, and the operations of a history that they are.
 
 # What a user may ask for; `grad` is of the weight and, where there is a loss, of the output.
 ASKED: tuple[str, ...] = ("weight", "layer", "activation", "attention", "grad")

@@ -1,4 +1,4 @@
-"""Measures how far one step of an optimizer moves the weights, by two hooks of the optimizer."""
+"""Takes what a snapshot is made of: how far a step moved weights, tensors of watched layers, a few numbers of every layer."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _pairs(before: dict[str, Tensor], after: dict[str, Tensor]) -> Pairs:
     return {name: (old, after[name]) for name, old in before.items() if name in after and after[name].shape == old.shape}
 
 
-# Takes the tensors of watched layers out of a model and a history of it.
+# Watched layers -------------------------------------------------------------------------------------------------------
 
 
 def input_channels(core: Operation | None) -> int:
@@ -155,10 +155,10 @@ class Measuring:
         self.measured.append(measured)
 
 
-# Summaries: a few numbers of every layer with parameters, watched or not, which cost little.
+# Summaries ------------------------------------------------------------------------------------------------------------
 #
-# Norms are read where the tensors are; nothing is copied but a sample of each parameter, which tells how far steps
-# move it.
+# A few numbers of every layer with parameters, watched or not, which cost little. Norms are read where the tensors are;
+# nothing is copied but a sample of each parameter, which tells how far steps move it.
 
 _SAMPLE = 1 << 14  # values of a parameter that are compared before and after a step
 _PARAMETRIZATIONS = ".parametrizations."

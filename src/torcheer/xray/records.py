@@ -1,4 +1,8 @@
-"""Failures of files or figures: they give warnings, and the training goes on."""
+"""What an Xray writes down: snapshots of layers over training, as plain records that JSON can hold.
+
+A snapshot is one moment of the training. For each watched layer and kind it has an entry: what the whole tensor was like
+(shape, statistics) and which part of it was kept. The kept parts are tensors, which `store` writes beside the records.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +32,6 @@ def tell(message: str, stacklevel: int = 2) -> None:
         if sys.stderr is not None:
             print(told, file=sys.stderr)
 
-
-# What an Xray writes down: snapshots of layers over training, as plain records that JSON can hold.
-#
-# A snapshot is one moment of the training. For each watched layer and kind it has an entry: what the whole tensor was
-# like (shape, statistics) and which part of it was kept. The kept parts themselves are tensors and lie beside, see
-# `store`.
 
 VERSION = 1
 _MOST_CHOSEN = 1 << 20  # rows and columns of all entries of one snapshot

@@ -1,4 +1,4 @@
-"""The architecture of a model, to check that a run is resumed with the model it was made with.
+"""The architecture of a model, to check that a run is resumed with the model it was made with; and a tracer of it.
 
 It is the classes of all modules, the shapes of all parameters, and the settings of modules: numbers, texts and functions (such
 as an activation) that `__init__` assigns and no other method does. An attribute that another method assigns is a counter or is

@@ -1,4 +1,4 @@
-"""Metrics: numbers of the training, such as its loss, that are written down with a snapshot."""
+"""Writes snapshots behind the training: statistics, the choice of channels, metrics, files."""
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ def checked_metrics(metrics: Any) -> dict[str, Any]:
             raise InvalidArgument(f"metric {name!r} must be a number or a tensor of one value; got {value!r:.80}.")
     return found
 
-
-# Writes snapshots in the background: statistics, choice and files, while the training goes on.
 
 SNAPSHOTS_TO_BE_DEAD = 3
 _LIMIT = 300.0  # seconds that a training waits for a snapshot to be written

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import operator
 import os
+import re
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,18 +24,25 @@ from torch.nn import Module
 from .._cleanup import Managed
 from .._text import few
 from .._torch.functions.groups import UNSCALES
-from .._torch.inputs import is_whole
+from .._torch.inputs import check_names, is_whole
 from ..api import recording
 from ..errors import InvalidArgument, RunMismatch, TorcheerError
 from ..history import History
+from ..history.printing import plural
 from ..log.keys import AnyKey
 from ..model_history import ModelHistory
-from .drawing import Drawer
+from .animation import write_gif, write_strip
+from .colors import ScaleName, check_scale
+from .drawing import Drawer, Drawing
+from .exporting import to_tensorboard, to_wandb
+from .figures import Displays, check_layers, figure_of
 from .layers import CompiledCodeRefusal, Watch, find, parse_layers, refuse_compiled
 from .measuring import Measuring, Summariser, UpdateWatcher
 from .pacing import Pace
 from .probe import Probe
-from .reading import Reader
+from .records import tell
+from .report import write_report
+from .run import Run, Saved
 from .sampling import Limits
 from .selectors import Choices, RandomFilterSelectorType, Selector
 from .store import FileManager, free_folder, new_folder
@@ -40,10 +50,13 @@ from .tracer import architecture_of, differences
 from .verify import Verification, compare_trainings
 from .writing import Taken, Writer, checked_metrics
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 PROBE_LOSS = "probe loss"  # the metric that an Xray with a loss writes down by itself
 
 
-class Xray(Reader):
+class Xray:
     """Watches layers of a model while it is trained.
 
     >>> import tempfile, torch
@@ -85,6 +98,15 @@ class Xray(Reader):
     were: `verify` proves it. Work on other threads is not seen.
     """
 
+    is_active = False
+    layers: list[Watch]
+    _files: FileManager | None = None  # None in a process that does not watch
+    _writer: Writer | None = None  # None also where a run is only read, as are these
+    _probe: Probe | None = None
+    _updates: UpdateWatcher | None = None
+    _next = 0
+    _taken = 0  # snapshots handed to the writer
+
     def __init__(
         self,
         model: Module,
@@ -106,21 +128,16 @@ class Xray(Reader):
         seed: int = 0,
         rank: int | None = 0,
     ) -> None:
-        super().__init__(Pace(every, budget))
+        self._begin(Pace(every, budget))
         self.is_active = _is_my_turn(rank)
-        self._probe: Probe | None  # None in one that only reads
         self._probe = probe = Probe(model, input, loss_fn=loss_fn, target=target, training=training, seed=seed)
         _check_options(limits, max_bytes, dtype, seed)
         choices = Choices(selector, RandomFilterSelectorType(seed))
         limits = limits if limits is not None else Limits()
         looked = probe.run("none")
-        self.layers: list[Watch] = parse_layers(layers, looked)
+        self.layers = parse_layers(layers, looked)
         found = [find(looked, watch, must_exist=True) for watch in self.layers]
         self._summariser = Summariser(probe.model, looked)
-        self._notes: dict[str, str] = {}
-        self._metrics: dict[str, Any] = {}
-        self._next = 0
-        self._updates: UpdateWatcher | None = None
         if not self.is_active:
             return
         title = looked.model_name
@@ -144,13 +161,18 @@ class Xray(Reader):
     def open(cls, folder: str | os.PathLike[str]) -> Xray:
         """A run to look at: finished, crashed, or still running in another process."""
         found = cls.__new__(cls)
-        Reader.__init__(found, Pace())
-        found.is_active = False
+        found._begin(Pace())
         found._files = FileManager.open(folder)
-        found._updates = found._probe = None
-        found._notes, found._metrics = {}, {}
         found.layers = [Watch(name, frozenset(kinds)) for name, kinds in found._files.about.get("layers", {}).items()]
         return found
+
+    def _begin(self, pace: Pace) -> None:
+        self._pace = pace
+        self._drawer = Drawer(pace)
+        self._displays = Displays()
+        self._notes: dict[str, str] = {}
+        self._metrics: dict[str, Any] = {}
+        self._told: set[str] = set()
 
     # Taking -------------------------------------------------------------------------------------------------------
 
@@ -301,6 +323,129 @@ class Xray(Reader):
             _finish(self._writer, self._drawer)
             self._tell_failures()
 
+    # The run ------------------------------------------------------------------------------------------------------
+
+    @property
+    def run(self) -> Run:
+        """The snapshots so far, to read. Waits until everything taken is written."""
+        files = self._known_files
+        self._flush_snapshots()
+        files.refresh()
+        return Run(files)
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is kept."""
+        return self._known_files.folder
+
+    @property
+    def _known_files(self) -> FileManager:
+        if self._files is None:
+            raise TorcheerError(
+                "this process does not watch: in distributed training rank 0 does, unless rank= says otherwise."
+            )
+        return self._files
+
+    def saved(self) -> Saved:
+        """How many snapshots there are, of which layers and kinds, and how much they take on disk."""
+        return Saved(self.run)
+
+    def flush(self) -> None:
+        """Wait until everything taken is on disk, and everything that is to be shown is shown."""
+        self._flush_snapshots()
+        self._drawer.wait()
+        self._tell_failures()
+
+    def _flush_snapshots(self) -> None:
+        if self._writer is not None:
+            self._writer.flush()
+            self._tell_failures()
+
+    def _tell_failures(self) -> None:
+        """Warn of failures behind the training, once for each kind."""
+        failures, self._drawer.failures = self._drawer.failures, []
+        if self._writer is not None:
+            failures, self._writer.failures = [*self._writer.failures, *failures], []
+        for failure in failures:
+            if failure.kind not in self._told:
+                self._told.add(failure.kind)
+                tell(f"{failure.message} (Told once; the training goes on.)", stacklevel=4)
+
+    # Showing ------------------------------------------------------------------------------------------------------
+
+    def show_last_graphs(self, *, layers: Sequence[str] | None = None, scale: ScaleName | None = None) -> Drawing | None:
+        """Show everything of the snapshot taken last: in a notebook in place, elsewhere as a file whose path is printed.
+
+        Args:
+            layers: only these.
+            scale: `"run"`, colours mean the same over the whole run, or `"frame"`, they fit this snapshot. By default the
+                gradients' fit the snapshot, since they shrink, and all others are of the run.
+
+        During a training it is drawn behind it, by another process, and the budget counts it; of a run that is only read it is
+        shown when this returns. What is shown already is not drawn again. What goes wrong with it is a warning. Returns a
+        `Drawing`, which can be used as the Matplotlib figure; None, and nothing is shown, in a process that does not watch,
+        before the first snapshot, and where the budget is spent.
+        """
+        if self._files is None:
+            return None
+        check_scale(scale)
+        self._tell_failures()
+        writer = self._writer if self._files.is_writer else None  # neither closed nor forked off
+        if writer is None:
+            self._files.refresh()
+            self._taken = self._files.next_number
+        elif writer.is_stuck or (not self._taken and not len(self._files.rows)):
+            return None
+        run = Run(self._files)
+        if layers is not None:
+            check_layers(layers, [*(watch.name for watch in self.layers), *run.layers])
+        soon = writer.soon if writer is not None else (lambda call: call())
+        drawing = self._drawer.draw(run, self._taken, layers, scale, soon)
+        if writer is None:  # no training is kept waiting
+            self._drawer.wait()
+            self._tell_failures()
+        return drawing
+
+    def show(self, layer: str, kind: str, step: int | None = None, *, scale: ScaleName | None = None) -> Figure:
+        """Show one kind of one layer at a step, by default the last that has it. Returns the Matplotlib figure."""
+        run = self.run
+        step = step if step is not None else run.last_picture(layer, kind)[0].step
+        figure = figure_of(run, layer, kind, step, scale=scale)
+        name = f"{layer}_{kind}_{step:08d}"
+        path = self.folder / "figures" / f"{re.sub(r'[^0-9A-Za-z_.-]+', '_', name)[:100]}.png"
+        try:
+            path.parent.mkdir(exist_ok=True)
+            self._displays.present(figure, path, f"{layer}/{kind}")
+        except OSError as error:
+            tell(f"the figure could not be written to {path}: {error}")
+        return figure
+
+    def gif(self, layer: str, kind: str, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write a moving picture of a layer over the run; options as in `animation.write_gif`."""
+        _check_names(options, write_gif, "Xray.gif takes")
+        return write_gif(self.run, layer, kind, path, **options)
+
+    def strip(self, layer: str, kind: str, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write a few moments of a layer side by side, as PNG; options as in `animation.write_strip`."""
+        _check_names(options, write_strip, "Xray.strip takes")
+        return write_strip(self.run, layer, kind, path, **options)
+
+    def report(self, path: str | os.PathLike[str] | None = None, **options: Any) -> Path:
+        """Write one HTML file about the run: a slider over time for every layer, histograms, heat maps. It opens offline.
+
+        By default it is `report.html` in the folder of the run; options as in `report.write_report`.
+        """
+        _check_names(options, write_report, "Xray.report takes")
+        return write_report(self.run, path if path is not None else self.folder / "report.html", **options)
+
+    def to_tensorboard(self, writer: Any, *, pictures: bool = True, after: int = -1) -> int:
+        """Send the snapshots to a TensorBoard writer; see `exporting.to_tensorboard`."""
+        return to_tensorboard(self.run, writer, pictures=pictures, after=after)
+
+    def to_wandb(self, wandb_run: Any, *, pictures: bool = True, after: int = -1) -> int:
+        """Send the snapshots to a run of Weights & Biases; see `exporting.to_wandb`."""
+        return to_wandb(self.run, wandb_run, pictures=pictures, after=after)
+
     # Proving ------------------------------------------------------------------------------------------------------
 
     def verify(self, train_step: Callable[..., object], steps: int = 3) -> Verification:
@@ -322,6 +467,13 @@ class Xray(Reader):
             return Xray(model, given, layers, folder=folder, optimizer=optimizer, **options)
 
         return compare_trainings(probe.model, optimizer, train_step, steps, watch)
+
+    def __repr__(self) -> str:
+        if self._files is None:
+            return "Xray: not active in this process"
+        run = Run(self._files)
+        snapshots, layers = plural(len(run.snapshots), "snapshot"), plural(len(self.layers), "layer")
+        return f"Xray of {run.title}: {snapshots} of {layers} in {self._files.folder}"
 
     def __enter__(self) -> Xray:
         return self
@@ -379,6 +531,12 @@ def _finish_later(writer: Writer, drawer: Drawer) -> None:
             threading.Thread(target=_finish, args=(writer, drawer), name="torcheer-last", daemon=True).start()
     else:
         _finish(writer, drawer)
+
+
+def _check_names(options: dict[str, Any], function: Callable[..., Any], who: str) -> None:
+    """Raise if an option is not a keyword argument of the function."""
+    own = inspect.signature(function).parameters.values()
+    check_names(options, [one.name for one in own if one.kind is one.KEYWORD_ONLY], who)
 
 
 def _check_options(limits: Any, max_bytes: Any, dtype: Any, seed: Any) -> None:

@@ -132,8 +132,8 @@ def test_a_snapshot_with_the_number_of_another_takes_its_place(tmp_path) -> None
     kept = torch.ones(2, 2)
     run = write_run(tmp_path, {1: [(make_entry("fc", "weight", kept, "matrix"), kept)]})
     rows = run.files.rows
-    (number,) = rows.numbers()
-    rows.add(Snapshot(number=number, step=7, time=0.0, entries=(), notes=()))
+    (number,) = rows.copy()["number"].tolist()
+    rows.add(Snapshot(number=number, step=7, time=0.0, entries=(), notes=()), 0)
     assert rows.copy()["step"].tolist() == [7]
 
 

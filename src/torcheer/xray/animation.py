@@ -149,7 +149,7 @@ class Paints:
 
 
 def scale_paints(scale: ColorScale) -> Paints:
-    """A palette of a colour scale: its colours, greys for letters, the colour of what is not finite."""
+    """A palette: the colours of a scale, greys for letters, the colour of values that are not finite."""
     return Paints(_palette(scale.colors(_RAMP)))
 
 
@@ -258,7 +258,7 @@ def zoom_of(mosaic: Mosaic, wanted: int, tile: int | None) -> tuple[int, int]:
 
 
 def enlarged(picture: Array, zoom: tuple[int, int]) -> Array:
-    """Each pixel as a block of equal ones."""
+    """Repeat each pixel down and across."""
     return picture.repeat(zoom[0], axis=0).repeat(zoom[1], axis=1)
 
 
@@ -314,7 +314,7 @@ def as_webp(frame_at: Callable[[int], Array], count: int, paints: Paints, millis
 
 
 def _reel(frame_at: Callable[[int], Array], count: int, paints: Paints) -> Any:
-    """An image of several frames as Pillow knows them: each is made when it is sought."""
+    """A Pillow image of several frames. A frame is made when Pillow seeks it."""
     pillow = import_pillow()
 
     class Reel(pillow.Image.Image):  # type: ignore[misc, name-defined]  # Pillow's types are not followed

@@ -180,7 +180,7 @@ def moved(given: Any, device: Any) -> Any:
 
 
 def _has_forward(pl_module: Any) -> bool:
-    """Whether a LightningModule has a forward besides the ones that every module has."""
+    """True where the class of a LightningModule, or a base class of the user, defines forward."""
     found = [cls for cls in type(pl_module).__mro__ if "forward" in vars(cls)]
     return any(cls is not Module and not cls.__module__.startswith(("lightning.", "pytorch_lightning.")) for cls in found)
 
@@ -201,7 +201,7 @@ def _made(name: str) -> type:
 
 
 def _lightning_bases() -> list[type]:
-    """The Callback of the Lightning that is in use: of both packages when both are, of one that is installed if none is yet."""
+    """The class Callback of each Lightning package that is imported; if none is, of the first that is installed."""
     packages = "lightning.pytorch", "pytorch_lightning"
     used = [module for package in packages if (module := sys.modules.get(package)) is not None]
     if not used:

@@ -1,4 +1,4 @@
-"""What is said of an entry in words: its title, how much of it is shown, its statistics."""
+"""Words for an entry: its title, how much of it is shown, its statistics."""
 
 from __future__ import annotations
 

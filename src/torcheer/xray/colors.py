@@ -1,4 +1,4 @@
-"""Colours of values: one scale for what has both signs, one for what is never negative, told apart by colour-blind readers too.
+"""Colours of values: one scale for both signs, one for values that are never negative; colour-blind readers tell them apart.
 
 They change evenly in lightness, so they read in grey print as well. They are those of `_text/colors.py`, so that a figure,
 an animation and a page show the same value in the same colour, whatever is installed.
@@ -65,12 +65,12 @@ class ColorScale:
 
 
 def chosen_scale(kind: str, scale: ScaleName | None) -> ScaleName:
-    """The scale that was asked for. By default that of the run; of gradients that of the step, since they shrink."""
+    """The scale asked for. By default "run"; for gradients "frame", since gradients shrink."""
     return scale if scale is not None else "frame" if kind in _GRADIENTS else "run"
 
 
 def scales_of(run: Run, layer: str, kind: str, scale: ScaleName) -> Callable[[Entry], ColorScale]:
-    """The colours of each entry of a layer and kind: fixed over the run, or those that fit the entry alone."""
+    """A function from an entry of a layer and kind to its colours: fixed over the run, or fitted to the entry."""
     whole = ColorScale(*run.limits(layer, kind))
 
     def fitting(entry: Entry) -> ColorScale:
@@ -88,7 +88,7 @@ def check_scale(scale: str | None) -> None:
 
 
 def paint(mosaic: Mosaic, scale: ColorScale) -> Array:
-    """A picture in bytes of red, green and blue. What is not finite has a colour of its own."""
+    """A picture in bytes of red, green and blue. Values that are not finite have a colour of their own."""
     if mosaic.is_color:  # the values are the colours: zero is grey, the ends of the scale are black and full
         painted = np.rint(np.nan_to_num(scale.shares(mosaic.values)) * 255).astype(np.uint8)
     else:

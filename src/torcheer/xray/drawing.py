@@ -140,7 +140,7 @@ class Job:
 
 
 class Desk:
-    """Draws the jobs of all Xrays, one after the other. Each is finished in the end, whatever becomes of the process."""
+    """Draws the jobs of all Xrays, one after the other. Every job is finished, also where the process dies or hangs."""
 
     def __init__(self) -> None:
         self._finished = 0
@@ -150,7 +150,7 @@ class Desk:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, job: Job) -> None:
-        """Draw it when it is its turn. Raises where no thread can be started: there are too many, or the program ends."""
+        """Add a job. Raises where no thread can be started: there are too many threads, or the program ends."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="torcheer-xray-drawing", daemon=True)
@@ -166,7 +166,7 @@ class Desk:
             self._finish(one, {"left_out": True})
 
     def wait(self, job: Job) -> bool:
-        """Wait until a job is finished, as long as any is from time to time. Returns whether it is."""
+        """Wait until a job is finished. Returns False where no job at all is finished for twice the limit."""
         finished = -1
         while self._thread is not threading.current_thread() and self._finished > finished:
             finished = self._finished
@@ -194,7 +194,7 @@ class Desk:
                 self._finish(job, said, png)
 
     def _draw(self, request: dict[str, Any]) -> Answer:
-        """Have a figure drawn. A thread of its own waits for the process, and is left behind where it hangs."""
+        """Have a figure drawn. A second thread waits for the process; if it hangs, it is left behind."""
         if self._process is None or self._process.poll() is not None:
             self._stop()
             self._process = _start()
@@ -289,7 +289,7 @@ class Drawing:
         return getattr(self.figure, name)
 
     def _ipython_display_(self) -> None:
-        """Nothing: it is shown already."""
+        """Show nothing: the figure is shown already."""
 
     def __repr__(self) -> str:
         what = "the last snapshot" if self.step is None else f"step {self.step}"
@@ -325,7 +325,7 @@ class Drawer:
         return drawing
 
     def wait(self) -> None:
-        """Wait until everything asked for is shown; what is not drawn in a known time is given up."""
+        """Wait until all figures asked for are shown. Figures that are not drawn in time are given up."""
         if self._process != os.getpid():  # forked off the one that draws
             return
         jobs, self._jobs = self._jobs, []
@@ -335,7 +335,7 @@ class Drawer:
             self.failures.append(Failure("figures wait", message))
 
     def _begin(self, drawing: Drawing, place: str | None) -> None:
-        """Everything taken is written: hand the last snapshot over, unless it is the one that was drawn last."""
+        """Hand the last snapshot over, unless its figure was the last drawn. All snapshots taken so far are written."""
         try:
             job = self._job(drawing, place)
             if job is not None:
@@ -349,7 +349,7 @@ class Drawer:
         drawing._shown.set()
 
     def _job(self, drawing: Drawing, place: str | None) -> Job | None:
-        """What is to be drawn; None where that is what was drawn last."""
+        """The job for the last snapshot; None where its figure was the last drawn."""
         number, drawing.step = drawing._run.last_taken
         this = number, drawing._layers, drawing._scale
         if drawing.step is None or this == self._drawn:

@@ -142,7 +142,7 @@ def _dead_fraction(one: Summary | Entry) -> float | None:
 
 
 def scalars_of(entry: Entry) -> dict[str, float]:
-    """The numbers that are sent of an entry, by name; those it does not have are left out."""
+    """The numbers of an entry to send, by name. Numbers that the entry lacks are left out."""
     known = entry.statistics
     found = {
         "mean": known.mean,
@@ -195,9 +195,9 @@ def _import_wandb() -> Any:
 
 
 def _picture(run: Run, snapshot: Snapshot, entry: Entry) -> np.ndarray[Any, Any] | None:
-    """A picture in bytes of red, green and blue; None, with one warning for a snapshot, when its file cannot be read.
+    """A picture in bytes of red, green and blue; None, with one warning per snapshot, where its file cannot be read.
 
-    Colours mean the same at every step; those of gradients fit the step.
+    Colours mean the same at every step; colours of gradients fit the step.
     """
     try:
         kept = run.kept(snapshot, entry.layer, entry.kind)

@@ -184,7 +184,7 @@ def _have_room(mosaic: Mosaic, across: float, down: float, size: float) -> bool:
 
 
 def _has_margin(mosaic: Mosaic, tile: Tile, across: float, size: float) -> bool:
-    """Whether the number of a filter fits between its block and the one before."""
+    """True where the number of a filter fits between its block and the previous block."""
     if tile.left == 0:
         return True
     before = max(other.left + other.width for other in mosaic.tiles if other.left < tile.left)
@@ -301,7 +301,7 @@ def figure_of_snapshot(
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """One picture, with what is said above it."""
+    """One picture, and the lines above it."""
 
     entry: Entry
     plate: Plate
@@ -317,7 +317,7 @@ class _Row:
 
     @property
     def above(self) -> float:
-        """Room for what is said above the pictures."""
+        """Room for the lines above the pictures."""
         headings = max(len(heading) for heading, _ in self.cells) * line_height(8)
         return headings + max(len(cell.about) * line_height(6.5) + cell.plate.top for _, cell in self.cells) + 12
 
@@ -368,7 +368,7 @@ def _chosen(run: Run, snapshot: Snapshot, layers: Sequence[str] | None) -> tuple
 
 
 def check_layers(layers: Sequence[str], known: Sequence[str] | None = None) -> list[str]:
-    """The layers of a figure, each once; raises where they cannot be shown, or where one is not among those that are known."""
+    """The layers of a figure, each once. Raises InvalidArgument for none, too many, or a layer that is not known."""
     if isinstance(layers, str):
         raise InvalidArgument(f"layers is a list of names; got the text {layers!r}: give [{layers!r}].")
     asked = list(dict.fromkeys(layers))
@@ -387,7 +387,7 @@ def _no_such_layer(run: Run, snapshot: Snapshot, layer: str) -> None:
 
 
 def _remarks(run: Run, snapshot: Snapshot, left_out: list[str]) -> list[str]:
-    """What is not in the figure, and what the snapshot says of itself."""
+    """Lines about layers that the figure lacks, and the notes of the snapshot."""
     said = []
     if left_out:
         said.append(f"Left out: {few(left_out, 6)}. Name them to see them: layers=[…].")

@@ -202,9 +202,9 @@ def default_watches(history: History) -> list[Watch]:
 
 
 def _named(history: History, candidates: list[tuple[Operation, frozenset[str]]]) -> list[tuple[int, str, frozenset[str]]]:
-    """Operations by number, each with a name: of the module it is the only one of its sort in, else its label.
+    """Operations by number, each with a name: the module, where no other candidate is inside it, else the label.
 
-    Of one that runs several times some passes, each with a name of its own.
+    Of a layer with several passes, up to four are named, each with the number of its pass.
     """
     inside = Counter({one.layer_label: one.containing_module for one, _ in candidates}.values())
     found = []
@@ -257,7 +257,7 @@ def find(history: History, watch: Watch, *, must_exist: bool = False) -> Found:
 
 
 def _locate(history: History, name: str) -> tuple[Call | None, Operation]:
-    """The module call that a name means, if it is a module's, and the operation whose tensor is its output."""
+    """The operation that a name means, and the module call whose output it is, if the name is a module's."""
     match = _matches(history, name)[0]
     call = Call(history._index, match.call) if match.call is not None else None
     return call, Operation(history._index, match.number)
@@ -272,7 +272,7 @@ def _attention(call: Call | None, output: Operation, notes: list[str]) -> Operat
 
 
 def _weight_name(call: Call | None, output: Operation) -> str | None:
-    """The parameter that is the layer's weight: the one called so, or the largest of two or more dimensions."""
+    """The layer's weight: the parameter named `weight`, else the largest parameter with two or more dimensions."""
     if call is not None:
         within = call.module.params
         own = f"{call.module.address}.parametrizations."  # where weight_norm and its like put the parameters
@@ -318,7 +318,7 @@ def core_of(output: Operation) -> Operation | None:
 
 
 def _reached(start: Operation, onward: Callable[[Operation], Iterable[int]]) -> Iterator[Operation]:
-    """An operation and those that `onward` leads to, nearest first, each once, at most `_REACH` steps away."""
+    """An operation and the operations that `onward` leads to, nearest first, each once, at most `_REACH` steps away."""
     waiting = [start._number]
     seen = set(waiting)
     for _ in range(_REACH + 1):
@@ -332,7 +332,7 @@ def _reached(start: Operation, onward: Callable[[Operation], Iterable[int]]) -> 
 
 
 def can_die(activation: Operation) -> bool:
-    """Whether a unit of this activation function is dead when it is never above zero."""
+    """True where a unit that is never above zero is dead: for ReLU, not for tanh."""
     return not _is_in(activation, groups.TWO_SIDED)
 
 
@@ -376,7 +376,7 @@ def has_inputs_first(core: Operation | None, weight: str) -> bool:
 
 
 def tensor_of(model: torch.nn.Module, name: str) -> Tensor | None:
-    """A parameter of a model by its name, as it is now; None when it is not there (any more)."""
+    """A parameter of a model by its name; None where the model has no such parameter, or no longer."""
     address, _, attribute = name.rpartition(".")
     try:
         found = getattr(model.get_submodule(address), attribute)

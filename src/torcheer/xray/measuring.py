@@ -95,7 +95,7 @@ def input_channels(core: Operation | None) -> int:
 
 
 class Measuring:
-    """What is taken at one moment. Weights and gradients are copied, since they change; what a history keeps does not."""
+    """The tensors of one snapshot. Weights and gradients are copied, since they change; a history keeps its tensors."""
 
     def __init__(
         self, model: Module, gradients: dict[str, Tensor], loss: str, said: list[str], said_of_outputs: Sequence[str]
@@ -109,7 +109,7 @@ class Measuring:
         self._said_of_outputs = said_of_outputs
 
     def measure(self, found: Found) -> None:
-        """Take everything of one layer; what is missing is noted."""
+        """Take all kinds of one layer. Notes say which are missing."""
         self.notes += found.notes
         weight = tensor_of(self._model, found.weight) if found.weight is not None else None
         if weight is not None and found.weight is not None:
@@ -142,7 +142,7 @@ class Measuring:
             )
 
     def _measure_attention(self, found: Found, operation: Operation) -> None:
-        """The pattern is worked out behind the training; what it is made of is held until then."""
+        """Note how to compute the pattern, which the thread that writes does. Queries and keys are held until then."""
         make, said = pattern_of(operation)
         empty = operation.tensor_contents.new_empty(0)
         self.measured.append(Measured(found.watch.name, "attention", operation.label, empty, notes=said, make=make))
@@ -179,8 +179,8 @@ class Reading:
 
 
 def layers_with_parameters(model: Module) -> dict[str, list[str]]:
-    """By layer the names of its own parameters. A parameter of the model itself is a layer of its own name; a model that is one
-    of torch's layers has the name of its class.
+    """Maps each layer to the names of its own parameters. A parameter of the model itself is a layer with the parameter's name;
+    a model that is one of torch's layers has the name of its class.
     """
     found: dict[str, list[str]] = {}
     is_layer = type(model).__module__.startswith("torch.nn.")
@@ -200,8 +200,8 @@ class Summariser:
         self._activations = _activations(looked, self._layers)
 
     def samples(self, moved: Collection[str] | None = None) -> dict[str, Tensor]:
-        """By layer, a copy of some values of its parameters; of small ones all. Only of layers whose parameters are all moved,
-        where those are given.
+        """Maps each layer to a copy of some values of its parameters; of small parameters all values. With `moved`, only layers
+        whose trainable parameters are all in it.
         """
         known, layers = self._now()
         return {
@@ -211,7 +211,7 @@ class Summariser:
         }
 
     def read(self, history: History, gradients: dict[str, Tensor]) -> list[Reading]:
-        """Every layer as it is now. Gradients that were worked out stand in for those that are missing."""
+        """Read every layer. Where a parameter has no `.grad`, the gradient in `gradients` is read."""
         known, layers = self._now()
         found_grads = {name: one.grad if one.grad is not None else gradients.get(name) for name, one in known.items()}
         grads = {name: grad for name, grad in found_grads.items() if grad is not None}
@@ -236,7 +236,7 @@ class Summariser:
         return found
 
     def _now(self) -> tuple[dict[str, Tensor], dict[str, list[str]]]:
-        """The parameters by name, and by layer the names of those it still has."""
+        """The parameters by name, and for each layer the names of the parameters that it still has."""
         named = self._model.named_parameters(remove_duplicate=False)
         known: dict[str, Tensor] = {name: one for name, one in named if not is_lazy(one)}
         return known, {layer: [name for name in names if name in known] for layer, names in self._layers.items()}
@@ -295,7 +295,7 @@ def _norm_of_finite(tensor: Tensor) -> tuple[float, int]:
 
 
 def _values(tensor: Tensor) -> Tensor:
-    """The values of a tensor as real numbers; of a sparse one those that are stored."""
+    """The values of a tensor as real numbers; of a sparse tensor the stored values."""
     tensor = tensor.detach()
     if tensor.layout is torch.sparse_coo:
         tensor = tensor.coalesce().values()

@@ -11,7 +11,7 @@ from ..errors import InvalidArgument
 
 
 class Pace:
-    """Says whether a snapshot is due, from what the last ones cost."""
+    """Says whether a snapshot is due, by the cost of the previous snapshots and figures."""
 
     def __init__(self, every: int = 1, budget: Any = None) -> None:
         if not is_whole(every, 1):
@@ -41,7 +41,7 @@ class Pace:
         return True
 
     def draws(self) -> bool:
-        """Whether to draw a figure now; `drew` says when it is drawn. The first always is, and the next ones wait for it."""
+        """True where a figure may be drawn now; `drew` must follow. The first figure always may; others wait for it."""
         with self._lock:
             is_first = not self._drawn and not self._waiting
             if self.budget is not None and not is_first and not (self._drawn and self._has_room(self._last_drawing)):

@@ -18,7 +18,7 @@ from ..errors import SnapshotLost
 
 
 class Failure(NamedTuple):
-    """What went wrong behind the training. Of each kind the user is told once."""
+    """What went wrong behind the training. The user gets one warning for each kind."""
 
     kind: str
     message: str
@@ -171,9 +171,9 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def snapshot_from_json(found: Any, *, in_outline: bool = False) -> Snapshot:
-    """The snapshot that was written. Raises ValueError, which says what is wrong, when it is not one.
+    """Read a snapshot. Raises ValueError, with the reason, where the JSON is not a snapshot.
 
-    In outline, its entries have no rows and columns: what says how many there are is short, and they are not.
+    In outline, its entries have no rows and columns: a short text may describe a million of them.
     """
     if not isinstance(found, dict) or found.get("version") != VERSION:
         raise ValueError(f"not a snapshot of version {VERSION}")
@@ -202,7 +202,7 @@ def snapshot_from_json(found: Any, *, in_outline: bool = False) -> Snapshot:
 
 
 def _chosen(found: dict[str, Any]) -> tuple[list[int] | int | None, list[int] | int | None]:
-    """The rows and columns of an entry as they are written, which must be among those that the tensor has."""
+    """The rows and columns of an entry, as they are written. Raises ValueError for a number beyond the shape of the tensor."""
     shape = reader(tuple[int, ...])(found.get("shape"))
     totals = reader(tuple[int, int] | None)(found.get("totals")) or (math.prod(shape),) * 2
     rows, columns = (_checked(found.get(name), most) for name, most in zip(("rows", "columns"), totals, strict=True))
@@ -219,7 +219,7 @@ def _written_out(written: list[int] | int | None) -> tuple[int, ...] | None:
 
 
 def _numbers(chosen: tuple[int, ...] | None) -> list[int] | int | None:
-    """Numbers of rows or columns: how many there are, if they are the first ones, else each."""
+    """Numbers of rows or columns as JSON: a count where they are 0, 1, 2, …, else a list."""
     if chosen is None:
         return None
     return len(chosen) if chosen == tuple(range(len(chosen))) else list(chosen)

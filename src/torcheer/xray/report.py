@@ -88,7 +88,7 @@ class Pictures:
 
 
 class Album:
-    """Reads the frames of a run, and packs those of the snapshots that are wanted."""
+    """Reads the frames of a run, and packs the frames of chosen snapshots."""
 
     def __init__(self, run: Run, snapshots: Snapshots, pictured: list[Series]) -> None:
         self._run = run
@@ -254,7 +254,7 @@ def write_report(
 
 
 def _fitting(content: _Content, taken: int, bar: Progress) -> Pictures:
-    """The pictures of as many steps as there is room for beside what is taken; smaller ones where that would be too few."""
+    """The pictures of as many steps as there is room for. Where a dozen do not fit, pictures are thinned."""
     room = content.max_bytes - taken - _SLACK
     album = Album(content.run, content.snapshots, content.numbers.pictured)
     count = len(content.snapshots)

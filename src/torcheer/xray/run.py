@@ -71,7 +71,7 @@ class Run:
         return [kind for kind in KINDS if kind in there]
 
     def steps(self, layer: str | None = None, kind: str | None = None) -> list[int]:
-        """The steps there are snapshots of; those that have a layer and kind, if given."""
+        """The steps of all snapshots, or of the snapshots that have a layer and kind."""
         return self.having(layer, kind).steps
 
     def having(self, layer: str | None = None, kind: str | None = None) -> Snapshots:
@@ -87,19 +87,19 @@ class Run:
 
     @property
     def latest(self) -> Snapshots:
-        """The snapshots from the one taken last backwards; a training that goes on from a checkpoint may have gone back."""
+        """The snapshots in the order taken, the last first. Steps repeat where a training went back to a checkpoint."""
         table = self.files.rows.copy()
         return Snapshots(table[table["number"].argsort()[::-1]], self.files.read)
 
     def last_readable(self) -> Snapshot:
-        """The snapshot taken last whose file can be read. Damaged ones are skipped, with a warning."""
+        """The last snapshot taken whose file can be read. Damaged snapshots are skipped, with a warning."""
         found = next(self._read(self.latest, self.files.check), None)
         if found is None:
             raise SnapshotNotFound("there is no snapshot that can be read: take_graphs() makes one.")
         return found[0]
 
     def readable_step(self, step: int) -> int:
-        """A step, where its snapshot can be read, else that of the last snapshot that can."""
+        """The step itself where its snapshot can be read, else the step of the last readable snapshot."""
         try:
             snapshot = self.snapshot(step)
             self.files.check(snapshot)
@@ -124,7 +124,7 @@ class Run:
         return snapshots[int(at[-1])]
 
     def entry(self, layer: str, kind: str, step: int | None = None) -> Entry:
-        """What is known of a kind of a layer at a step, by default at the last step that has it."""
+        """The entry of a kind of a layer at a step, by default at the last step that has it."""
         return cast(Entry, self._locate(layer, kind, step).find(layer, kind))
 
     def tensor(self, layer: str, kind: str, step: int | None = None) -> numpy.ndarray[Any, Any]:
@@ -146,7 +146,7 @@ class Run:
         return found
 
     def limits(self, layer: str, kind: str) -> tuple[float, float]:
-        """The range of colours that fits the whole run: around zero for weights, gradients and whatever has both signs."""
+        """The range of colours over the whole run: around zero for weights, gradients and values of both signs."""
         self._check(layer, kind)
         known = self.files.rows.ranges[layer, kind]
         return _limits(kind, known.low, known.high, known.least, known.most)
@@ -154,12 +154,12 @@ class Run:
     def pictures(
         self, layer: str, kind: str, snapshots: Snapshots
     ) -> Iterator[tuple[Snapshot, Entry, numpy.ndarray[Any, Any]]]:
-        """One kind of one layer in several snapshots. Those that cannot be read are skipped, with a warning."""
+        """One kind of one layer in several snapshots. Damaged snapshots are skipped, with a warning."""
         for snapshot, kept in self._read(snapshots, lambda one: self.kept(one, layer, kind)):
             yield snapshot, cast(Entry, snapshot.find(layer, kind)), kept
 
     def _read(self, snapshots: Snapshots, read: Callable[[Snapshot], Read]) -> Iterator[tuple[Snapshot, Read]]:
-        """Snapshots with what is read of each. Those that cannot be read are skipped, with a warning."""
+        """Snapshots, each with the result of `read`. Damaged snapshots are skipped, with a warning."""
         for at in range(len(snapshots)):
             try:
                 snapshot = snapshots[at]
@@ -228,7 +228,7 @@ def _limits(kind: str, low: float | None, high: float | None, least: float | Non
 
 
 def near_names(name: object, known: Sequence[str]) -> str:
-    """The five names most like one that is not known, in quotes; the first five where none is like it."""
+    """The five known names most similar to an unknown name, in quotes; the first five where none is similar."""
     return ", ".join(map(repr, difflib.get_close_matches(str(name), known, n=5, cutoff=0.3) or known[:5]))
 
 
@@ -300,7 +300,7 @@ class Saved:
         return "\n\n".join(part for part in (head, self._pictures(), self._summaries()) if part)
 
     def _pictures(self) -> str:
-        """What is kept of the layers that are watched."""
+        """A table of the watched layers and their kinds."""
         if not self.rows:
             return ""
         table = [("layer", "kind", "of", "snapshots", "steps", "shape", "kept")]

@@ -1,4 +1,4 @@
-"""Reduces a tensor to what is kept: an entry with its statistics, and the part that is shown."""
+"""Reduces a tensor to an entry with statistics, and the part of its values that is kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EDGE = 0.01  # colours span what lies between this part of the values and the r
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of a tensor is kept. What is smaller is kept whole; of what is larger, a selector chooses."""
+    """How much of a tensor is kept. Smaller tensors are kept whole; of larger ones a selector chooses."""
 
     channels: int = 32  # of a convolution: feature maps and filters
     inputs: int = 16  # of a filter: the input channels
@@ -56,7 +56,7 @@ class Measured:
 
 @dataclass(slots=True)
 class _Part:
-    """What is kept of a tensor, so far."""
+    """The kept part of a tensor, with the facts about it that its entry gets."""
 
     tensor: Tensor
     layout: Layout

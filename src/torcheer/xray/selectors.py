@@ -54,7 +54,7 @@ class TopVarianceFilters:
 
 @dataclass(frozen=True)
 class ChosenFilters:
-    """The channels you name: for every layer alike, or by layer; `"conv1/inputs"` names those of the input.
+    """The channels you name: for all layers, or by layer; `"conv1/inputs"` names input channels.
 
     >>> ChosenFilters({"conv1": [0, 5]})("conv1", 8, 4, None)
     [0, 5]

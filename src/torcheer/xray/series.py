@@ -122,7 +122,7 @@ def read_numbers(run: Run, snapshots: Snapshots, bar: Progress) -> Numbers:
 
 
 def _form(entry: Entry) -> dict[str, Any]:
-    """What is said of an entry, and how it is drawn."""
+    """The facts about an entry that the page shows, and that it needs to draw it."""
     names = "source", "shape", "dtype", "layout", "rows", "columns", "note"
     said = {"axes": axes_of(entry), "totals": totals_of(entry), "color": entry.is_color and entry.columns == (0, 1, 2)}
     return {name: getattr(entry, name) for name in names} | said

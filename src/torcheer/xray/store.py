@@ -374,7 +374,7 @@ class FileManager:
     def create(
         cls, folder: str | os.PathLike[str], about: Mapping[str, object], max_bytes: int | None = None, *, resume: bool = False
     ) -> FileManager:
-        """Begin a run in a folder; with `resume`, go on with the one that is there, if there is one.
+        """Begin a run in a folder; with `resume`, go on with the run in the folder, if it has one.
 
         Refused while another process writes to it, and, without `resume`, where there is a run already.
         """
@@ -425,7 +425,7 @@ class FileManager:
 
     @property
     def is_writer(self) -> bool:
-        """Whether it may add to the run: in a process that was forked off the one that made it, it may not."""
+        """True where this object may add to the run; False in a forked process."""
         return self._lock is not None and self._process == os.getpid()
 
     # Reading ------------------------------------------------------------------------------------------------------
@@ -496,12 +496,12 @@ class FileManager:
         return found
 
     def refresh(self) -> Snapshots:
-        """Read what another process added since. The one that writes knows what it wrote, not what became of it."""
+        """Read what another process added. The process that writes only looks whether its files were deleted or changed."""
         self._scan(adds=not self.is_writer)
         return self.snapshots
 
     def _scan(self, adds: bool) -> None:
-        """Leave out snapshots whose files are gone; ask files that were changed what they are, and new ones if `adds`."""
+        """Remove rows of deleted files, read changed files again and, if `adds`, new files."""
         rows = self.rows.copy()
         known = {number: (size, changed) for number, size, changed in rows[["number", "bytes", "changed"]].tolist()}
         there = self._files()
@@ -513,7 +513,7 @@ class FileManager:
                 self._ask(number, state)
 
     def _ask(self, number: int, state: _State) -> None:
-        """Ask a file what it is, and note what is wrong with it."""
+        """Read the header of a file into a row, and note damage."""
         path = self._path_of(number)
         try:
             snapshot, damage = _said_by(path, number, in_outline=True)
@@ -583,10 +583,7 @@ class FileManager:
         write_whole(self.folder / "run.json", json.dumps(self.about, indent=2).encode(), follows=False)
 
     def _make_room(self) -> None:
-        """Delete snapshots until `max_bytes` is kept, those closest together in steps first.
-
-        As each snapshot makes room for itself, this is seldom more than one.
-        """
+        """Delete snapshots until `max_bytes` is kept, those closest to their neighbours in steps first. Seldom several."""
         while self.max_bytes is not None and len(self.rows) > 2 and self.rows.bytes > self.max_bytes:
             number = self.rows.closest()
             self._path_of(number).unlink(missing_ok=True)

@@ -236,7 +236,7 @@ class ArchitectureTracer:
         ]
 
     def layer_of(self, grad_fn: Node) -> str | None:
-        """The layer a node of `output`'s backward graph belongs to; the parameter, for one that adds up its gradient."""
+        """The layer of a node in `output`'s backward graph; for a node that adds up a gradient, its parameter."""
         leaf = getattr(grad_fn, "variable", None)
         if leaf is not None:
             return self._leaves.get(id(leaf))

@@ -65,7 +65,7 @@ def compare_trainings(
 
 
 def _copies(model: Module, optimizer: torch.optim.Optimizer | None) -> tuple[Module, torch.optim.Optimizer | None]:
-    """A model and its optimizer, copied together; what an optimizer leaves out of its own copy (L-BFGS its parameters) too."""
+    """Copy a model and its optimizer together, with what the optimizer leaves out of a copy (L-BFGS: its parameters)."""
     memo: dict[int, Any] = {}
     one, its_optimizer = copy.deepcopy((model, optimizer), memo)
     if optimizer is not None and its_optimizer is not None:

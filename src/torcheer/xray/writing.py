@@ -100,9 +100,9 @@ class Writer:
             self._thread = thread
 
     def flush(self) -> bool:
-        """Wait until everything handed over is written. Returns whether it is.
+        """Wait until everything handed over is written. Returns False where nothing is written for `_LIMIT` seconds.
 
-        Where nothing is written for `_LIMIT` seconds, nobody waits any more until the thread has done what it is at.
+        From then on `flush` returns at once, until the thread has written what it is at.
         """
         if self._thread is None or not self._thread.is_alive() or self._thread is threading.current_thread():
             return True
@@ -215,7 +215,7 @@ def _work(writer: Writer, waiting: queue.Queue[Taken | Callable[[], None] | None
 def _update(seen: _Seen, layer: str, now: Tensor, step: int, measured: Pairs) -> tuple[float | None, int]:
     """How far a step of the optimizer moved values of a layer, as a part of their norm, and over how many steps that is a mean.
 
-    One, where it was measured around the step; else those since the values that were seen last.
+    1 where it was measured around one step; else the steps since the previous snapshot.
     """
     last = seen.get(layer)
     seen[layer] = step, now

@@ -232,7 +232,7 @@ class Xray:
         return _WatchedStep(self, step)
 
     def _record(self, step: int | None) -> tuple[int, recording | None]:
-        """The number of a step, and what records it, if a snapshot of it is due."""
+        """The number of a step, and its recording, if a snapshot is due."""
         step = self._step(step)
         if not self._is_due(step):
             return step, None
@@ -522,9 +522,9 @@ def _finish(writer: Writer, drawer: Drawer) -> None:
 
 
 def _finish_later(writer: Writer, drawer: Drawer) -> None:
-    """Finish where an Xray that nobody closed goes: at the end of the program, or where Python's collector finds it.
+    """Close an Xray that was not closed: at the end of the program, or when Python's collector deletes it.
 
-    The collector may run on the very threads that would be waited for, so there another one does it.
+    The collector may run on a thread that would wait for itself; then a new thread closes it.
     """
     if threading.current_thread().name.startswith("torcheer-"):
         with contextlib.suppress(RuntimeError):  # no more threads can be started

@@ -106,6 +106,11 @@ def test_updates_are_judged_by_their_median_over_the_run():
         "Updates of wild are huge: 0.5 of the weight at a step, where about 0.001 is healthy",
     )
     assert texts(*table) == [still, wild]
+    assert "Nothing stands out" in texts(layer("late", 1e-3, 5.0), at=0)[0]
+    assert texts(layer("a", 0.12549)) == ["Updates of a are huge: 0.13 of the weight at a step, where about 0.001 is healthy"]
+    assert texts(layer("a", 123.4e4), layer("b", 1.0)) == [
+        "Updates of a and 1 other layer are huge: 1.2e6 of the weight at a step, where about 0.001 is healthy"
+    ]
     assert texts(layer("slow", 1.25e-7), layer("slower", 1e-8)) == [
         "Updates of slower and 1 other layer are tiny: 1e−8 of the weight at a step, where about 0.001 is healthy"
     ]
@@ -114,6 +119,7 @@ def test_updates_are_judged_by_their_median_over_the_run():
 def test_a_long_name_is_cut_in_the_middle():
     name = "encoder.layers.0.attention.self.query.lora"
     assert texts(series(name, "summary", {"nan": 1}))[0].endswith("parameters or gradients of encoder.layers.0…self.query.lora")
+    assert texts(series("x" * 32, "summary", {"nan": 1}))[0].endswith("of " + "x" * 32)
 
 
 def test_what_a_run_found_is_the_same_when_it_is_looked_at_later(tmp_path):

@@ -195,10 +195,10 @@ class Desk:
 
     def _draw(self, request: dict[str, Any]) -> Answer:
         """Have a figure drawn. A second thread waits for the process; if it hangs, it is left behind."""
-        if self._process is None or self._process.poll() is not None:
-            self._stop()
-            self._process = _start()
         process, answers = self._process, list[Answer]()
+        if process is None or process.poll() is not None or process.stdin is None or process.stdin.closed:  # by `end_process`
+            self._stop()
+            process = self._process = _start()
         asking = threading.Thread(
             target=lambda: answers.append(_ask(process, request)), name="torcheer-xray-asking", daemon=True
         )

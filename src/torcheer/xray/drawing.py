@@ -1,9 +1,9 @@
 """Draws figures behind the training, in a process of its own: Matplotlib takes seconds, and knows nothing of threads.
 
 `concurrent.futures.ProcessPoolExecutor` cannot do it. A process that it spawns imports the user's script, and a script without
-`if __name__ == "__main__"` would train again; a process that it forks breaks with CUDA; and at the end of the program it waits
-without a limit for a process that is stopped. The process that is started here imports nothing of the user's, ends when its
-stdin does, however the training ended, and is killed when a figure takes too long.
+`if __name__ == "__main__"` would train again; forking is not safe where CUDA or threads run; and at the end of the program the
+pool waits without a limit for a process that is stopped. The process that is started here imports nothing of the user's, ends
+when its stdin does, however the training ended, and is killed when a figure takes too long.
 """
 
 from __future__ import annotations

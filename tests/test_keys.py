@@ -675,7 +675,7 @@ def test_readings_go_from_the_most_literal_to_the_barest():
 def test_layers_operations_and_modules_are_keys(history):
     for one in (history["tanh_1"], history["tanh_1:2"], history.modules["cell"], history.modules["cell:2"]):
         key = parse_key(one)
-        assert key.meaning(history._lookup.names).numbers
+        assert key.meaning(history._run.lookup.names).numbers
     assert numbers(history[[history["tanh_1:2"]]]) == {history["tanh_1:2"]._number}
     assert [one._number for one in history.filter(history.modules["cell"])] == sorted(returned(history, "cell"))
 

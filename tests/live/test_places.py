@@ -116,7 +116,7 @@ def replayed_as_live(model, args, kwargs, history, key):
 def _means_floats(history, key):
     """Whether a key means one floating-point value of one call, which the module was given once and did not hand back."""
     try:
-        (match,) = history._lookup.meaning(key).matches
+        (match,) = history._run.lookup.meaning(key).matches
     except (torcheer.LayerNotFound, ValueError):
         return False
     record, call = history._log.operations[match.number], match.call

@@ -56,7 +56,7 @@ def test_every_kind_of_key_reads_what_the_log_holds(net, x, key):
     """The values, their number and their order are those of the operations that the key means."""
     history = torcheer.log_forward_pass(net, x)
     key = "softmax_3" if key == "softmax_3_40:1" else key
-    expected = [history._log.values[number] for number in history._lookup.meaning(key).numbers]
+    expected = [history._log.values[number] for number in history._run.lookup.meaning(key).numbers]
     with torcheer.tap(net, [key], like=history) as values:
         net(x)
     found = values[key] if isinstance(values[key], list) else [values[key]]

@@ -59,6 +59,7 @@ OTHER_WITHOUT_VALUES = {
     *("construct wrapper", "construct wrapper that is opened", "construct subclass", "exported in forward", "linearised"),
     *("quantised output, zero points of floating point", "made parameter", "views from before"),
 }
+SAID_NOT_TO_BE_RESTORED = {"given a masked tensor", "parameter of few bits"}  # classes without what would tell or do it
 ENDS_THE_PROCESS = {"empty the storage"}  # where a tensor is read whose memory the model freed
 
 
@@ -100,7 +101,7 @@ def logged(request: pytest.FixtureRequest) -> Logged:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_a_model_is_logged_as_it_runs_proved_and_left_as_it_was(name, mode):
-    with MODES[mode]():
+    with MODES[mode](), refused(name, SAID_NOT_TO_BE_RESTORED, torcheer.StateNotRestored):
         assert_logged_as_it_runs(CATALOGUE[name])
 
 

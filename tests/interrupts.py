@@ -27,29 +27,27 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import torcheer
+from models import Buffer, made_with
 
 LIBRARY = str(Path(torcheer.__file__).parent)
 BETWEEN = inspect.getfile(torch.no_grad)  # torch's blocks, which are Python as well: a signal may come before they end
 FINALIZERS = ("_remove", "__del__", "_close_all")  # Python drops whatever is raised there, also a program's own interrupts
 
 
-class Model(nn.Module):
+@made_with(
+    norm=lambda: nn.BatchNorm1d(4),
+    drop=lambda: nn.Dropout(0.5),
+    head=lambda: nn.Linear(4, 4),
+    steps=lambda: 0,
+    count=lambda: Buffer(torch.zeros(2)),
+)
+def Model(self, x: Tensor) -> Tensor:
     """Draws, writes to buffers and its input, runs a composite and a fused module."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(4)
-        self.drop = nn.Dropout(0.5)
-        self.head = nn.Linear(4, 4)
-        self.steps = 0
-        self.register_buffer("count", torch.zeros(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.steps += 1
-        self.count[0] += 1
-        x = self.drop(self.norm(x)) + random.random() + float(np.random.rand())
-        x = nn.functional.normalize(self.head(x)).neg_()
-        return x.view(-1, 4).add_(1)
+    self.steps += 1
+    self.count[0] += 1
+    x = self.drop(self.norm(x)) + random.random() + float(np.random.rand())
+    x = nn.functional.normalize(self.head(x)).neg_()
+    return x.view(-1, 4).add_(1)
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -142,11 +143,16 @@ def log(function: Callable[..., Any], *args: Any, **options: Any) -> torcheer.Mo
 
 
 @contextmanager
-def unchanged(*values: Any) -> Iterator[None]:
-    """Asserts that nothing about models, arguments and what they hold, nor the random state, changes inside."""
-    before = Snapshot(*values)
-    yield
-    changed = before.differences(Snapshot(*values))
+def unchanged(*values: Any, counts: bool = True) -> Iterator[None]:
+    """Asserts that nothing about models, arguments and what they hold, nor the random state, changes inside.
+
+    Without `counts`, torch may have counted writes that were taken back.
+    """
+    before = Snapshot(*values, counts=counts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", torcheer.StateNotRestored)
+        yield
+    changed = before.differences(Snapshot(*values, counts=counts))
     assert not changed, changed
 
 
@@ -160,12 +166,30 @@ class Buffer(NamedTuple):
 def made_of(forward: Callable[..., Any], /, **parts: Any) -> nn.Module:
     """A module with these submodules, parameters, buffers and attributes, and this forward."""
     made = type("Model", (nn.Module,), {"forward": forward, "__module__": forward.__module__ or __name__})()
+    put(made, parts)
+    return made
+
+
+def put(module: nn.Module, parts: dict[str, Any]) -> None:
     for name, part in parts.items():
         if isinstance(part, Buffer):
-            made.register_buffer(name, part.tensor, part.persistent)
+            module.register_buffer(name, part.tensor, part.persistent)
         else:
-            setattr(made, name, part)
-    return made
+            setattr(module, name, part)
+
+
+def made_with(**parts: Callable[[], Any]) -> Callable[[Callable[..., Any]], type[nn.Module]]:
+    """Makes a forward a class of modules: each has what these make as its submodules, parameters, buffers and attributes."""
+
+    def of(forward: Callable[..., Any]) -> type[nn.Module]:
+        def initialise(self: nn.Module) -> None:
+            nn.Module.__init__(self)
+            put(self, {name: make() for name, make in parts.items()})
+
+        names = {"__module__": forward.__module__, "__qualname__": forward.__qualname__, "__doc__": forward.__doc__}
+        return type(forward.__name__, (nn.Module,), {"__init__": initialise, "forward": forward, **names})
+
+    return of
 
 
 def autograd_function(name: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:

@@ -8,7 +8,7 @@ import operator
 import random
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,8 @@ _RANDOM = {
 class Snapshot(dict[str, Any]):
     """Facts by path. What they are about is kept alive, so that an identity means one object."""
 
-    def __init__(self, *values: Any) -> None:
+    def __init__(self, *values: Any, counts: bool = True) -> None:
+        """With `counts`, how often torch counted a write is a fact, too."""
         super().__init__()
         self["random states"] = random.getstate(), str(np.random.get_state()), torch.get_rng_state().numpy().tobytes()
         self._seen: dict[int, Any] = {}
@@ -46,6 +47,8 @@ class Snapshot(dict[str, Any]):
                 if id(value) not in self._seen:
                     self._seen[id(value)] = value
                     self[path], parts = _look(value)
+                    if counts and isinstance(value, Tensor) and not is_lazy(value):
+                        self[f"{path} writes"] = _asked(lambda value=value: value._version)
                     waiting += [(f"{path}{step}", part) for step, part in parts]
 
     def differences(self, other: Snapshot) -> list[str]:
@@ -100,18 +103,17 @@ def _look_at_tensor(value: Tensor) -> tuple[Any, list[tuple[str, Any]]]:
     facts: list[Any] = [value.requires_grad, value.is_leaf, value.grad_fn and id(value.grad_fn), value.layout]
     facts += [list(value._backward_hooks or ()), list(getattr(value, "_post_accumulate_grad_hooks", None) or ())]
     if not is_lazy(value):
-        for ask in (
-            lambda: (value.shape, value.dtype, value.stride()),
-            lambda: value._version,
-            lambda: _bits(value),
-            lambda: _memory(value),
-        ):
-            try:
-                facts.append(ask())
-            except (RuntimeError, NotImplementedError):  # a nested tensor has no strides, one of inference mode no versions
-                facts.append(None)
+        asked = (lambda: (value.shape, value.dtype, value.stride()), lambda: _bits(value), lambda: _memory(value))
+        facts += map(_asked, asked)
     gradient = [(".grad", value.grad)] if value.is_leaf or value.retains_grad else []
     return facts, gradient + [(f".{name}", one) for name, one in vars(value).items() if not value.is_nested]
+
+
+def _asked(question: Callable[[], Any]) -> Any:
+    try:
+        return question()
+    except (RuntimeError, NotImplementedError):  # a nested tensor has no strides, one of inference mode no versions
+        return None
 
 
 def _memory(value: Tensor) -> Any:

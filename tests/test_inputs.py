@@ -15,22 +15,17 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import torch_vis
 import torcheer
-from models import made_of
+from models import made_of, made_with
 from torcheer import InvalidArgument, Xray
 from torcheer._torch.inputs import LEFT_OUT, as_arguments
 
 a, b = torch.rand(2, 4), torch.rand(2, 4)
 
 
-class One(nn.Module):
+@made_with(fc=lambda: nn.Linear(4, 3))
+def One(self, x):
     """Has one positional parameter."""
-
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 3)
-
-    def forward(self, x):
-        return self.fc(x)
+    return self.fc(x)
 
 
 class Two(nn.Module):

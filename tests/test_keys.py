@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torcheer
-from models import log, made_of
+from models import log, made_of, made_with
 from torcheer import AmbiguousKey, InvalidArgument, LayerNotFound, Operation, Xray
 from torcheer.cli import main
 from torcheer.graph import ancestors, build_graph, collapse
@@ -23,14 +23,9 @@ from torcheer.pictures import PictureOptions
 from torcheer.pictures.views import views
 
 
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.mlp = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-        self.norm = nn.LayerNorm(4)
-
-    def forward(self, x):
-        return self.norm(x + self.mlp(x))
+@made_with(mlp=lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()), norm=lambda: nn.LayerNorm(4))
+def Block(self, x):
+    return self.norm(x + self.mlp(x))
 
 
 class Net(nn.Module):
@@ -499,13 +494,9 @@ def test_parts_of_names_are_a_convenience_of_lookup_alone(model, history):
 
 
 def test_a_text_that_fits_several_is_ambiguous_only_in_lookup():
-    class Both(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.either = made_of(lambda self, t, rectify: t.relu() if rectify else t.tanh())
-
-        def forward(self, t):
-            return self.either(self.either(t, True), False)
+    @made_with(either=lambda: made_of(lambda self, t, rectify: t.relu() if rectify else t.tanh()))
+    def Both(self, t):
+        return self.either(self.either(t, True), False)
 
     history = log(Both(), x)
     with pytest.raises(AmbiguousKey, match=r"called 2 times: say which, by either:1 \(relu_1_1\), either:2 \(tanh_1_2\)"):
@@ -621,15 +612,11 @@ def test_an_xray_takes_kinds_by_any_key(tmp_path):
 def test_an_xray_refuses_too_many_calls_of_one_key(tmp_path):
     cell = nn.Linear(4, 4)
 
-    class Loop(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.cell = cell
-
-        def forward(self, t):
-            for _ in range(300):
-                t = self.cell(t)
-            return t
+    @made_with(cell=lambda: cell)
+    def Loop(self, t):
+        for _ in range(300):
+            t = self.cell(t)
+        return t
 
     with pytest.raises(InvalidArgument, match=r"'cell' means 300 tensors.*at most 256.*'cell:1' and 'cell:300'"):
         Xray(Loop(), x, ["cell"], folder=tmp_path / "run")

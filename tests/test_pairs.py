@@ -12,23 +12,18 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, hessian, jacrev, jvp, vmap
 
 import torcheer as tl
-from models import log
+from models import log, made_with
 
 x = torch.rand(5, 3)
 
 
-class Net(nn.Module):
+@made_with(fc=lambda: nn.Linear(3, 3), act=nn.Tanh, head=lambda: nn.Linear(3, 2))
+def Net(self, t: Tensor) -> Tensor:
     """A layer that runs twice, an activation that is reused, a result written in place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.act, self.head = nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2)
-
-    def forward(self, t: Tensor) -> Tensor:
-        for _ in range(2):
-            t = self.act(self.fc(t))
-        t = self.head(t)
-        return t.mul_(2)
+    for _ in range(2):
+        t = self.act(self.fc(t))
+    t = self.head(t)
+    return t.mul_(2)
 
 
 def per_sample(t: Tensor) -> Tensor:

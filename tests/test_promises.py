@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import pytest
 import torch
@@ -59,6 +60,7 @@ OTHER_WITHOUT_VALUES = {
     *("construct wrapper", "construct wrapper that is opened", "construct subclass", "exported in forward", "linearised"),
     *("quantised output, zero points of floating point", "made parameter", "views from before"),
 }
+SAID_NOT_TO_BE_RESTORED = {"given a masked tensor", "parameter of few bits"}  # classes without what would tell or do it
 ENDS_THE_PROCESS = {"empty the storage"}  # where a tensor is read whose memory the model freed
 
 
@@ -100,7 +102,7 @@ def logged(request: pytest.FixtureRequest) -> Logged:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_a_model_is_logged_as_it_runs_proved_and_left_as_it_was(name, mode):
-    with MODES[mode]():
+    with MODES[mode](), refused(name, SAID_NOT_TO_BE_RESTORED, torcheer.StateNotRestored):
         assert_logged_as_it_runs(CATALOGUE[name])
 
 
@@ -130,8 +132,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def test_options_change_what_is_kept_and_not_the_graph(logged):
-    """Nothing kept, and by turns one of the others."""
-    turn = list(CATALOGUE).index(logged.name)
+    """Nothing kept, and one of the others, which its name chooses."""
+    turn = crc32(logged.name.encode())
     for options in ({"layers_to_save": "none"}, list(OPTIONS.values())[turn % len(OPTIONS)]):
         if logged.name not in OTHER_WITHOUT_VALUES | NO_VALUES:
             other = logged.again(**options)

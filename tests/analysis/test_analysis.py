@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import torcheer
-from models import Branching, Mlp, log
+from models import Branching, Mlp, log, made_with
 from test_real_models import IDS, IMAGE, LANGUAGE, VISION
 from tiny_transformers import IS_4
 from torch_version import TORCH
@@ -456,16 +456,11 @@ def test_every_formula_is_for_a_function_of_torch():
 # Parts and their sums --------------------------------------------------------------------------------------------------
 
 
-class Nested(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for _ in range(3):
-            x = self.body(x) + 1
-        return self.head(x)
+@made_with(body=lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()), head=lambda: nn.Linear(4, 2))
+def Nested(self, x: Tensor) -> Tensor:
+    for _ in range(3):
+        x = self.body(x) + 1
+    return self.head(x)
 
 
 def test_modules_have_their_own_cost_and_the_total_with_those_inside():

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from torch import nn
 
 import torcheer
-from models import Mlp, log
+from models import Mlp, log, made_with
 from programs import COLUMNS, ROWS, Program, programs
 from torcheer.analysis import cost_of
 from torcheer.log.records import NodeRecord
@@ -19,16 +19,11 @@ from torcheer.log.records import NodeRecord
 x = torch.rand(3, 4)
 
 
-class Nested(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, t):
-        for _ in range(2):
-            t = self.body(t) + 1
-        return self.head(t)
+@made_with(body=lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()), head=lambda: nn.Linear(4, 2))
+def Nested(self, t):
+    for _ in range(2):
+        t = self.body(t) + 1
+    return self.head(t)
 
 
 def run(model, *args, **options):

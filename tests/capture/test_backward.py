@@ -14,7 +14,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import torcheer
-from models import Branching, Convolutional, Mlp, log, unchanged
+from models import Branching, Buffer, Convolutional, Mlp, log, made_with, unchanged
 from programs import COLUMNS, ROWS, Program, programs
 from torcheer import InvalidArgument
 from torcheer.graph import add_gradient_edges
@@ -336,20 +336,14 @@ def test_values_of_nested_gradients_that_are_not_finite_are_counted():
     assert history["linear_1"].grad_nonfinite == 6
 
 
-class Normalised(nn.Module):
+@made_with(fc=lambda: nn.Linear(4, 4), norm=lambda: nn.BatchNorm1d(4), steps=lambda: Buffer(torch.tensor(0.0)))
+def Normalised(self, t):
     """Writes to its input, a parameter and a buffer, and uses them afterwards."""
-
-    def __init__(self):
-        super().__init__()
-        self.fc, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
-        self.register_buffer("steps", torch.tensor(0.0))
-
-    def forward(self, t):
-        self.steps += 1
-        with torch.no_grad():
-            self.fc.weight.mul_(0.5)
-        t = torch.relu_(t)
-        return self.norm(torch.tanh(self.fc(t)) / self.steps * t[:1]) + Saving.apply(self.fc(t), t)
+    self.steps += 1
+    with torch.no_grad():
+        self.fc.weight.mul_(0.5)
+    t = torch.relu_(t)
+    return self.norm(torch.tanh(self.fc(t)) / self.steps * t[:1]) + Saving.apply(self.fc(t), t)
 
 
 class Saving(torch.autograd.Function):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import torcheer
-from models import is_upstream, log
+from models import is_upstream, log, made_with
 
 x = torch.rand(3)
 
@@ -22,16 +22,11 @@ def in_a_new_module(t):
     return layer(t)
 
 
-class Own(nn.Module):
+@made_with(inner=lambda: nn.Linear(3, 3, bias=False))
+def Own(self, t):
     """Computes the weight of a module of its own."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(3, 3, bias=False)
-
-    def forward(self, t):
-        self.inner.weight = nn.Parameter(torch.outer(t, t))
-        return self.inner(t)
+    self.inner.weight = nn.Parameter(torch.outer(t, t))
+    return self.inner(t)
 
 
 class Deep(nn.Module):

@@ -11,7 +11,7 @@ from torch import nn
 
 import torcheer
 from forked import in_a_copy_of_the_process
-from models import Buffer, made_of
+from models import Buffer, made_of, made_with
 from torcheer._torch import internals, restore_state
 from torcheer._torch.restore_state import restore_count
 from torcheer.errors import StateNotRestored
@@ -19,18 +19,13 @@ from torcheer.errors import StateNotRestored
 x = torch.rand(2, 1000)
 
 
-class Frees(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("b", torch.rand(1000, 1000))
-        self.fc = nn.Linear(1000, 3)
-
-    def forward(self, t):
-        row = self.b[0]
-        y = self.fc(t + row)
-        with torch._C.DisableTorchFunction():  # unseen, as a compiled extension would
-            self.b.untyped_storage().resize_(0)
-        return y
+@made_with(b=lambda: Buffer(torch.rand(1000, 1000)), fc=lambda: nn.Linear(1000, 3))
+def Frees(self, t):
+    row = self.b[0]
+    y = self.fc(t + row)
+    with torch._C.DisableTorchFunction():  # unseen, as a compiled extension would
+        self.b.untyped_storage().resize_(0)
+    return y
 
 
 class Sharded(nn.Module):

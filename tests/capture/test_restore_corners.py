@@ -13,23 +13,17 @@ from torch import nn
 import torch_vis
 import torcheer
 from catalogue.state import with_parts, write_buffer, write_input
-from models import log, made_of, same, unchanged, world
+from models import log, made_of, made_with, same, unchanged, world
 from torcheer import StateNotRestored
 
 x = torch.rand(3, 4)
 
 
-class Normed(nn.Module):
+@made_with(norm=lambda: nn.BatchNorm1d(4), steps=lambda: 0)
+def Normed(self, t):
     """Changes statistics, the random state and itself."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(4)
-        self.steps = 0
-
-    def forward(self, t):
-        self.steps += 1
-        return self.norm(t) + torch.rand(4)
+    self.steps += 1
+    return self.norm(t) + torch.rand(4)
 
 
 @pytest.mark.parametrize("inside", [True, False])

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import torcheer
-from models import Mlp, labels, log, made_of
+from models import Mlp, labels, log, made_of, made_with
 from torcheer import InvalidArgument, UnseenWorkWarning
 
 x = torch.rand(3, 4)
@@ -248,13 +248,9 @@ def test_threads_that_have_nothing_to_do_with_the_model_are_no_news():
 # Failures -------------------------------------------------------------------------------------------------------------
 
 
-class Broken(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(4, 3), nn.Linear(5, 2))
-
-    def forward(self, t):
-        return self.body(t)  # where it happens
+@made_with(body=lambda: nn.Sequential(nn.Linear(4, 3), nn.Linear(5, 2)))
+def Broken(self, t):
+    return self.body(t)  # where it happens
 
 
 def test_an_error_says_in_which_operation_module_and_line():

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models import autograd_function
+from models import Buffer, autograd_function, made_with
 
 
 @torch.jit.script
@@ -91,16 +91,11 @@ class AttributeReadByNumpy(nn.Module):
         return t * float(self.array.sum())
 
 
-class MadeOverNumpy(nn.Module):
+@made_with(array=lambda: np.ones((4, 3), dtype=np.float32))
+def MadeOverNumpy(self, t: Tensor) -> Tensor:
     """The tensor over the memory of the array is made in the pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.array = np.ones((4, 3), dtype=np.float32)
-
-    def forward(self, t: Tensor) -> Tensor:
-        torch.from_numpy(self.array)[:2].copy_(t.detach()[:2])
-        return t * float(self.array.sum())
+    torch.from_numpy(self.array)[:2].copy_(t.detach()[:2])
+    return t * float(self.array.sum())
 
 
 class FilledByNumpy(OverNumpy):
@@ -117,27 +112,20 @@ class CountedByNumpy(OverNumpy):
         return self.table + t
 
 
-class WrittenByThread(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("table", torch.ones(4, 3))
-
-    def forward(self, t: Tensor) -> Tensor:
-        in_thread(lambda: self.table.copy_(t.detach() * 3))
-        return t + self.table
+@made_with(table=lambda: Buffer(torch.ones(4, 3)))
+def WrittenByThread(self, t: Tensor) -> Tensor:
+    in_thread(lambda: self.table.copy_(t.detach() * 3))
+    return t + self.table
 
 
-class Holding(nn.Module):
+@made_with(
+    constant=lambda: torch.full((4, 3), 3.0),
+    several=lambda: [torch.full((4, 3), 2.0)],
+    array=lambda: np.full((4, 3), 5.0, dtype=np.float32),
+)
+def Holding(self, t: Tensor) -> Tensor:
     """Constants in an attribute, in a list and behind a NumPy array."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.constant = torch.full((4, 3), 3.0)
-        self.several = [torch.full((4, 3), 2.0)]
-        self.array = np.full((4, 3), 5.0, dtype=np.float32)
-
-    def forward(self, t: Tensor) -> Tensor:
-        return t * self.constant + self.several[0] + torch.from_numpy(self.array)
+    return t * self.constant + self.several[0] + torch.from_numpy(self.array)
 
 
 class Keeping(nn.Module):
@@ -149,25 +137,16 @@ class Keeping(nn.Module):
         return t + self.made
 
 
-class ScriptedLayer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.jit.script(nn.Sequential(nn.Linear(3, 3), nn.Tanh()))
-
-    def forward(self, t: Tensor) -> Tensor:
-        return self.layer(t) * 2
+@made_with(layer=lambda: torch.jit.script(nn.Sequential(nn.Linear(3, 3), nn.Tanh())))
+def ScriptedLayer(self, t: Tensor) -> Tensor:
+    return self.layer(t) * 2
 
 
-class ScriptedStatistics(nn.Module):
+@made_with(norm=lambda: torch.jit.script(nn.BatchNorm1d(3)))
+def ScriptedStatistics(self, t: Tensor) -> Tensor:
     """TorchScript writes to a buffer that is read outside of it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = torch.jit.script(nn.BatchNorm1d(3))
-
-    def forward(self, t: Tensor) -> Tensor:
-        self.norm(t.detach())
-        return t + self.norm.running_mean
+    self.norm(t.detach())
+    return t + self.norm.running_mean
 
 
 def in_thread(work: Callable[[], Any]) -> None:

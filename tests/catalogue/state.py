@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.library import custom_op
 
 from catalogue.entry import Entry, mixed
-from models import Buffer, made_of
+from models import Buffer, made_of, made_with
 
 
 class Memory:
@@ -86,19 +86,14 @@ def change_ordered(value):
     value["a"] = 3
 
 
-class Tally(nn.Module):
+@made_with(calls=lambda: 0, seen=list, inner=lambda: nn.Sequential(nn.BatchNorm1d(3)))
+def Tally(self, t):
     """A module that counts in every way."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls, self.seen, self.inner = 0, [], nn.Sequential(nn.BatchNorm1d(3))
-
-    def forward(self, t):
-        self.calls += 1
-        self.seen.append(t)
-        self.seen_last = t
-        self.inner.register_forward_hook(lambda *_: None)
-        return self.inner(t).sum().detach()
+    self.calls += 1
+    self.seen.append(t)
+    self.seen_last = t
+    self.inner.register_forward_hook(lambda *_: None)
+    return self.inner(t).sum().detach()
 
 
 # What a model holds, and what it does with it when it runs.

@@ -21,20 +21,16 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 import torcheer as tl
-from models import Buffer, made_of, unchanged
+from models import Buffer, made_of, made_with, unchanged
 from tiny_transformers import tiny
 from torcheer.features.extract import ProgressReport
 from torcheer.features.storage import open_storage
 from torcheer.features.writer import BlockWriter
 
 
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.softmax(self.second(self.first(x).relu_()), -1)
+@made_with(first=lambda: nn.Linear(4, 6), second=lambda: nn.Linear(6, 3))
+def Net(self, x: Tensor) -> Tensor:
+    return torch.softmax(self.second(self.first(x).relu_()), -1)
 
 
 @pytest.fixture

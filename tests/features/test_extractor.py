@@ -9,23 +9,20 @@ import torch
 from torch import nn
 
 import torcheer
-from models import made_of
+from models import made_of, made_with
 from tiny_transformers import tiny
 from torcheer import Extractor, InvalidArgument, TrainingModeWarning
 
 
-class Net(nn.Module):
+@made_with(
+    conv=lambda: nn.Conv2d(3, 4, 3),
+    norm=lambda: nn.BatchNorm2d(4),
+    act=lambda: nn.ReLU(inplace=True),
+    head=lambda: nn.Linear(4, 2),
+)
+def Net(self, pictures):
     """A convolution, what is made of it in place, and a head."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3)
-        self.norm = nn.BatchNorm2d(4)
-        self.act = nn.ReLU(inplace=True)
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, pictures):
-        return self.head(self.act(self.norm(self.conv(pictures))).mean((2, 3)))
+    return self.head(self.act(self.norm(self.conv(pictures))).mean((2, 3)))
 
 
 def make_net():

@@ -11,7 +11,7 @@ from test_graph import edge, graph_of, labels, pairs
 from torch import Tensor, nn
 
 import torcheer
-from models import Buffer, Convolutional, Mlp, log, made_of
+from models import Buffer, Convolutional, Mlp, log, made_of, made_with
 from torcheer import InvalidArgument, LayerNotFound
 from torcheer.graph import (
     Edge,
@@ -44,19 +44,16 @@ from torcheer.graph import (
 x = torch.rand(3, 4)
 
 
-class Recurrent(nn.Module):
+@made_with(
+    cell=lambda: made_of(lambda self, t, h: torch.tanh(self.new(t) + self.old(h)), new=nn.Linear(4, 4), old=nn.Linear(4, 4)),
+    head=lambda: nn.Linear(4, 2),
+)
+def Recurrent(self, t):
     """A hand-written recurrence over four steps, and a head that sees the last."""
-
-    def __init__(self):
-        super().__init__()
-        self.cell = made_of(lambda self, t, h: torch.tanh(self.new(t) + self.old(h)), new=nn.Linear(4, 4), old=nn.Linear(4, 4))
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, t):
-        h = torch.zeros(3, 4)
-        for _ in range(4):
-            h = self.cell(t, h)
-        return self.head(h)
+    h = torch.zeros(3, 4)
+    for _ in range(4):
+        h = self.cell(t, h)
+    return self.head(h)
 
 
 class Block(nn.Module):

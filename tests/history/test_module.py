@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torcheer
-from models import Convolutional, Mlp, log, made_of, world
+from models import Convolutional, Mlp, log, made_of, made_with, world
 from torcheer._torch import containers
 
 x = torch.rand(3, 4)
@@ -263,13 +263,9 @@ class First(nn.Module):
 def test_tensors_in_any_container_enter_and_leave_a_module(make):
     """Each is an input of the modules that got it and an output of those that gave it, and the validator sees so by itself."""
 
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one, self.two = First(make), First(make)
-
-        def forward(self, a, b):
-            return sum(self.two(self.one(make([a * 2, b * 3]))))
+    @made_with(one=lambda: First(make), two=lambda: First(make))
+    def Model(self, a, b):
+        return sum(self.two(self.one(make([a * 2, b * 3]))))
 
     a, b = torch.rand(2), torch.rand(2)
     history = log(Model(), a, b)

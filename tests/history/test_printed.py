@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import torcheer as tl
-from models import made_of
+from models import made_of, made_with
 from torcheer._torch.memory import FREED
 from torcheer.history.attributes import agreed
 from torcheer.log.records import UNSAVED
@@ -348,17 +348,13 @@ def test_the_tree_counts_a_parameter_once_and_says_where_it_is_shared() -> None:
 
 
 def test_a_decision_by_a_parameter_or_by_an_operation_that_is_not_shown_is_told_as_such() -> None:
-    class Deciding(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.gate = nn.Parameter(torch.ones(1))
-
-        def forward(self, t: Tensor) -> Tensor:
-            if self.gate:
-                t = t + 1
-            if torch.ones(3).sum():  # connected to no input and no output
-                t = t * 2
-            return t
+    @made_with(gate=lambda: nn.Parameter(torch.ones(1)))
+    def Deciding(self, t: Tensor) -> Tensor:
+        if self.gate:
+            t = t + 1
+        if torch.ones(3).sum():  # connected to no input and no output
+            t = t * 2
+        return t
 
     history = tl.log_forward_pass(Deciding(), torch.ones(2))
     (gate, hidden) = [line.strip() for line in str(history).splitlines() if "(True) at " in line]

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torcheer
-from models import Mlp, log, made_of
+from models import Mlp, log, made_of, made_with
 from torcheer import (
     ActivationNotSaved,
     GradientNotSaved,
@@ -465,17 +465,13 @@ def test_keywords_go_before_the_object(model):
 # Work that cannot be seen -----------------------------------------------------------------------------------------
 
 
-class Threaded(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, t):
-        found = []
-        thread = threading.Thread(target=lambda: found.append(self.fc(t)))
-        thread.start()
-        thread.join()
-        return found[0] + 1
+@made_with(fc=lambda: nn.Linear(4, 4))
+def Threaded(self, t):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(self.fc(t)))
+    thread.start()
+    thread.join()
+    return found[0] + 1
 
 
 def test_unseen_work_warns_raises_or_is_ignored():
@@ -558,18 +554,13 @@ def in_threads(modules, parts):
     return [found[place] for place in range(len(modules))]
 
 
-class Replicated(nn.Module):
+@made_with(module=lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+def Replicated(self, t):
     """Runs replicas of a module on parts of a batch, a thread for each, as `nn.DataParallel` does."""
-
-    def __init__(self):
-        super().__init__()
-        self.module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-
-    def forward(self, t):
-        replicas = [self.module._replicate_for_data_parallel() for _ in range(2)]
-        for replica in replicas:
-            replica._modules = {name: copy.copy(module) for name, module in self.module._modules.items()}
-        return torch.cat(in_threads(replicas, t.chunk(2)))
+    replicas = [self.module._replicate_for_data_parallel() for _ in range(2)]
+    for replica in replicas:
+        replica._modules = {name: copy.copy(module) for name, module in self.module._modules.items()}
+    return torch.cat(in_threads(replicas, t.chunk(2)))
 
 
 @pytest.mark.parametrize("gradients", [True, False])

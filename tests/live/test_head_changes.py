@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 import torcheer
+from models import made_with
 from tiny_transformers import IS_4
 from torcheer import changes
 from torcheer.analysis.attention import head_axis
@@ -65,15 +66,10 @@ class Einsum(nn.Module):
         return self.out(torch.einsum("bhqk,bkhd->bqhd", pattern, v).flatten(-2))
 
 
-class Torch(nn.Module):
+@made_with(attention=lambda: nn.MultiheadAttention(WIDTH, HEADS, batch_first=True))
+def Torch(self, x: Tensor) -> Tensor:
     """torch's own attention, asked for its weights, which leaves its fused path."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.attention(x, x, x)[0]
+    return self.attention(x, x, x)[0]
 
 
 def of_transformers(name: str, attention: str = "eager", **options: Any) -> Callable[[], nn.Module]:

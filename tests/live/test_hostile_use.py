@@ -14,7 +14,7 @@ from tap_models import Net, hooks_of
 from torch import Tensor, nn
 
 import torcheer
-from models import made_of
+from models import made_of, made_with
 from torcheer import changes
 
 
@@ -128,29 +128,20 @@ def test_under_transforms_values_are_changed_as_by_a_plain_hook(key):
         torch.testing.assert_close(found[name], gradient)
 
 
-class Shortcut(nn.Module):
+@made_with(inner=lambda: nn.Linear(4, 4))
+def Shortcut(self, x: Tensor) -> Tensor:
     """What the module inside is given goes past it, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x * 2
-        return x + self.inner(x)
+    x = x * 2
+    return x + self.inner(x)
 
 
 class Both(nn.Module):
     """What the module inside returns is used inside it, too."""
 
-    class Inner(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = nn.Linear(4, 4)
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            h = self.fc(x)
-            return h, torch.tanh(h)
+    @made_with(fc=lambda: nn.Linear(4, 4))
+    def Inner(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.fc(x)
+        return h, torch.tanh(h)
 
     def __init__(self) -> None:
         super().__init__()

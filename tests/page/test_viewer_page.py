@@ -18,6 +18,7 @@ import transformers
 from torch import Tensor, nn
 
 import torcheer
+from models import made_with
 from torcheer import ModelHistory
 from torcheer.demo import AlexNet, SimpleRecurrent
 from torcheer.page import make_page
@@ -37,18 +38,13 @@ class Masked(nn.Module):
         return x + self.out(torch.relu(self.into(x @ mask)))
 
 
-class Hub(nn.Module):
+@made_with(blocks=lambda: nn.ModuleList(Masked(8 + i) for i in range(24)))
+def Hub(self, x: Tensor) -> Tensor:
     """One mask feeds every block, and no two blocks are equal."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(Masked(8 + i) for i in range(24))
-
-    def forward(self, x: Tensor) -> Tensor:
-        mask = torch.tril(torch.ones(8, 8))
-        for block in self.blocks:
-            x = block(x, mask)
-        return x
+    mask = torch.tril(torch.ones(8, 8))
+    for block in self.blocks:
+        x = block(x, mask)
+    return x
 
 
 class Residual(nn.Sequential):

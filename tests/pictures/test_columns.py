@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import torcheer
-from models import made_of
+from models import made_of, made_with
 from torcheer.demo import AlexNet
 from torcheer.graph import Graph
 from torcheer.pictures import Layout, PictureOptions, lay_out, make_picture
@@ -26,17 +26,12 @@ class Residual(nn.Module):
         return x + self.second(torch.relu(self.first(x)))
 
 
-class Long(nn.Module):
+@made_with(stages=lambda: nn.ModuleList(nn.Sequential(*(Residual(4 + stage + 5 * b) for b in range(4))) for stage in range(3)))
+def Long(self, x: Tensor) -> Tensor:
     """Blocks that differ, in stages, so that nothing is folded."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stages = nn.ModuleList(nn.Sequential(*(Residual(4 + stage + 5 * b) for b in range(4))) for stage in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for stage in self.stages:
-            x = stage(x)
-        return x
+    for stage in self.stages:
+        x = stage(x)
+    return x
 
 
 @pytest.fixture(scope="module")

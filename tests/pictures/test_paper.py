@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import torcheer
-from models import made_of
+from models import made_of, made_with
 from torcheer.demo import AlexNet
 from torcheer.errors import InvalidArgument, LayerNotFound, TorcheerError
 from torcheer.graph import focus, fold_repeats, roll
@@ -27,21 +27,18 @@ def alexnet() -> torcheer.ModelHistory:
     return torcheer.log_forward_pass(AlexNet(10), torch.rand(1, 3, 224, 224), layers_to_save="none")
 
 
-class Blocks(nn.Module):
+@made_with(
+    stem=lambda: nn.Linear(4, 4),
+    layer1=lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()),
+    layer2=lambda: nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 4)),
+    layer3=lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh()),
+)
+def Blocks(self, x: Tensor) -> Tensor:
     """Blocks with a skip past each, called by hand, so that several things are next to a block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Linear(4, 4)
-        self.layer1 = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-        self.layer2 = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 4))
-        self.layer3 = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.layer1(self.stem(x))
-        x = x + self.layer2(x)
-        out: Tensor = self.layer3(x)
-        return out
+    x = self.layer1(self.stem(x))
+    x = x + self.layer2(x)
+    out: Tensor = self.layer3(x)
+    return out
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import transformers
 from torch import Tensor, nn
 
 import torcheer
-from models import made_of
+from models import made_of, made_with
 from torcheer.demo import SimpleRecurrent
 from torcheer.graph import Graph, fold_repeats, merge_ports
 from torcheer.pictures import PictureOptions, lay_out, make_picture, picture_options
@@ -27,15 +27,10 @@ def drawn(graph: Graph, **options: object) -> Drawing:
     return make_drawing(next(iter(views(graph, chosen))), chosen)
 
 
-class Block(nn.Module):
+@made_with(query=lambda: nn.Linear(4, 4), key=lambda: nn.Linear(4, 4, bias=False))
+def Block(self, x: Tensor) -> Tensor:
     """Its input is used three times, so that three arrows would lead to the next block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.query, self.key = nn.Linear(4, 4), nn.Linear(4, 4, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.query(x) * self.key(x)
+    return x + self.query(x) * self.key(x)
 
 
 class Stack(nn.Module):

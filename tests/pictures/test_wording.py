@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 import torcheer as tl
-from models import made_of
+from models import made_of, made_with
 from torch_vis import track_computational_graph_execution
 from torch_vis.document import plain
 from torch_vis.scene import Words
@@ -172,19 +172,14 @@ def stopping(self, x: Tensor) -> Tensor:
     raise Stop
 
 
-class Going(nn.Module):
+@made_with(outer=lambda: nn.Sequential(nn.Sequential(made_of(stopping))), last=nn.ReLU)
+def Going(self, x: Tensor) -> Tensor:
     """Goes on after a module inside a module was interrupted."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.outer, self.last = nn.Sequential(nn.Sequential(made_of(stopping))), nn.ReLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        try:
-            self.outer(x)
-        except Stop:
-            x = x + 1
-        return self.last(x)
+    try:
+        self.outer(x)
+    except Stop:
+        x = x + 1
+    return self.last(x)
 
 
 def test_after_an_interrupt_inside_a_module_what_follows_is_where_it_ran() -> None:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torcheer
-from models import autograd_function, made_of
+from models import autograd_function, made_of, made_with
 from torch_vis import (
     ComputationalGraphTracker,
     OperationType,
@@ -32,28 +32,17 @@ def both(ops: bool) -> dict[str, bool]:
 # What is tracked ---------------------------------------------------------------------------------------------------
 
 
-class Block(nn.Module):
+@made_with(shared=lambda: nn.Linear(4, 4), norm=lambda: nn.LayerNorm(4))
+def Block(self, x: torch.Tensor) -> torch.Tensor:
     """A shared layer, functional code between layers, an in-place operation, a residual."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shared = nn.Linear(4, 4)
-        self.norm = nn.LayerNorm(4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = F.relu_(self.shared(x) * 2)
-        return x + self.norm(self.shared(y))
+    y = F.relu_(self.shared(x) * 2)
+    return x + self.norm(self.shared(y))
 
 
-class Pair(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.block = Block()
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-        y = self.head(self.block(x)).flatten(0)
-        return {"result": y if scale is None else y * scale, "where": y.argmax()}
+@made_with(block=Block, head=lambda: nn.Linear(4, 2))
+def Pair(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    y = self.head(self.block(x)).flatten(0)
+    return {"result": y if scale is None else y * scale, "where": y.argmax()}
 
 
 def pairs(tracker: ComputationalGraphTracker, kind: str, level: str | None = None) -> set[tuple[str, str]]:
@@ -487,14 +476,10 @@ class Closed(Exception):
 @pytest.mark.parametrize("error", [Frozen(3), Closed("no")], ids=["frozen", "closed"])
 @pytest.mark.parametrize("ops", [True, False], ids=["operations", "layers"])
 def test_an_exception_that_takes_no_attributes_leads_to_the_partial_record_too(error, ops):
-    class Fails(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc = nn.Linear(2, 2)
-
-        def forward(self, t):
-            self.fc(t)
-            raise error
+    @made_with(fc=lambda: nn.Linear(2, 2))
+    def Fails(self, t):
+        self.fc(t)
+        raise error
 
     def within(model, t):
         with ComputationalGraphTracker(model, track_tensor_ops=ops):

@@ -16,7 +16,7 @@ import transformers
 from torch import Tensor, nn
 
 import torcheer
-from models import autograd_function, made_of
+from models import autograd_function, made_of, made_with
 from torch_vis import ComputationalGraphTracker, analyze_computational_graph_execution, track_computational_graph_execution
 from torch_vis.scene import make_scene
 
@@ -25,19 +25,19 @@ IDS = torch.arange(12).reshape(2, 6) + 3
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 30}
 
 
-class Unchanged(nn.Module):
+@made_with(
+    a=lambda: nn.Linear(4, 4),
+    b=lambda: nn.Linear(4, 4),
+    c=lambda: nn.Linear(4, 4),
+    identity=nn.Identity,
+    drop=lambda: nn.Dropout(0.5),
+)
+def Unchanged(self, t: Tensor) -> Tensor:
     """Everything that may return its argument, between layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
-        self.identity, self.drop = nn.Identity(), nn.Dropout(0.5)
-
-    def forward(self, t: Tensor) -> Tensor:
-        t = F.dropout(self.a(t), 0.5, self.training).contiguous()
-        t = self.drop(self.b(t).to(torch.float32)).float()
-        t = self.identity(torch.relu(t).to("cpu")).type_as(t).expand_as(t)
-        return self.drop(self.c(t)).contiguous().requires_grad_()
+    t = F.dropout(self.a(t), 0.5, self.training).contiguous()
+    t = self.drop(self.b(t).to(torch.float32)).float()
+    t = self.identity(torch.relu(t).to("cpu")).type_as(t).expand_as(t)
+    return self.drop(self.c(t)).contiguous().requires_grad_()
 
 
 def gpt2() -> nn.Module:
@@ -45,17 +45,12 @@ def gpt2() -> nn.Module:
     return transformers.GPT2Model(config)
 
 
-class Squares(nn.Module):
+@made_with(fc=lambda: nn.Linear(4, 4), body=lambda: nn.Linear(4, 4), head=lambda: nn.Linear(12, 2))
+def Squares(self, t: Tensor) -> Tensor:
     """Functions that use one tensor several times."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(12, 2)
-
-    def forward(self, t: Tensor) -> Tensor:
-        t = self.fc(t)
-        t = self.body(t * t)
-        return self.head(torch.cat([t * t, torch.where(t > 0, t, t), t + t], 1))
+    t = self.fc(t)
+    t = self.body(t * t)
+    return self.head(torch.cat([t * t, torch.where(t > 0, t, t), t + t], 1))
 
 
 MODELS: dict[str, tuple[Any, Any]] = {
@@ -230,16 +225,11 @@ def test_the_gradients_of_a_picture_are_one_piece(name):
 # The loss is not the model's -------------------------------------------------------------------------------------------
 
 
-class Several(nn.Module):
+@made_with(fc=lambda: nn.Linear(4, 4))
+def Several(self, t: Tensor) -> dict[str, Any]:
     """Returns a real tensor, a complex one, one without gradients, and one twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, t: Tensor) -> dict[str, Any]:
-        t = self.fc(t)
-        return {"real": t, "complex": torch.fft.fft(t), "where": t.argmax(-1), "again": [t], "double": t.double().mean()}
+    t = self.fc(t)
+    return {"real": t, "complex": torch.fft.fft(t), "where": t.argmax(-1), "again": [t], "double": t.double().mean()}
 
 
 def plain_sum(result: Any) -> Tensor:
@@ -299,13 +289,9 @@ def test_the_loss_is_counted_nowhere_unless_asked_for(build):
 # A model that fails ----------------------------------------------------------------------------------------------------
 
 
-class Fails(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(4, 4), nn.Linear(5, 4)
-
-    def forward(self, t: Tensor) -> Tensor:
-        return self.b(torch.relu(self.a(t)))
+@made_with(a=lambda: nn.Linear(4, 4), b=lambda: nn.Linear(5, 4))
+def Fails(self, t: Tensor) -> Tensor:
+    return self.b(torch.relu(self.a(t)))
 
 
 CALLS = {

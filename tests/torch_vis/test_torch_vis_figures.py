@@ -20,7 +20,7 @@ from torch import nn
 
 import torch_vis
 import torcheer
-from models import made_of
+from models import made_of, made_with
 from torch_vis import (
     GraphNode,
     OperationType,
@@ -46,16 +46,10 @@ def nothing_opens():
     plt.close("all")
 
 
-class Model(nn.Module):
+@made_with(body=lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True)), head=lambda: nn.Linear(4, 2))
+def Model(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
     """Functional code between layers, a residual, a result in a dictionary."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True))
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"result": self.head(x + self.body(x)).flatten(0)}
+    return {"result": self.head(x + self.body(x)).flatten(0)}
 
 
 # Figures and export ------------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models import Buffer, made_with
+
 from .cases import Case
 
 
@@ -34,53 +36,38 @@ class HandAttention(nn.Module):
         return self.out((weights @ v).transpose(1, 2).reshape(batch, length, size)), weights
 
 
-class FusedAttention(nn.Module):
+@made_with(q=lambda: nn.Linear(8, 8), kv=lambda: nn.Linear(8, 8), bias=lambda: nn.Parameter(torch.randn(5, 5)))
+def FusedAttention(self, x: Tensor) -> tuple[Tensor, Tensor]:
     """Grouped queries through `scaled_dot_product_attention`, with a bias and causally."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.kv, self.bias = nn.Linear(8, 8), nn.Linear(8, 8), nn.Parameter(torch.randn(5, 5))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        q = self.q(x).unflatten(-1, (4, 2)).transpose(1, 2)
-        k, v = self.kv(x).unflatten(-1, (4, 2)).transpose(1, 2).chunk(2, 1)
-        k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
-        causal = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        biased = F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias, dropout_p=0.1 if self.training else 0.0)
-        return causal, biased
+    q = self.q(x).unflatten(-1, (4, 2)).transpose(1, 2)
+    k, v = self.kv(x).unflatten(-1, (4, 2)).transpose(1, 2).chunk(2, 1)
+    k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
+    causal = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    biased = F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias, dropout_p=0.1 if self.training else 0.0)
+    return causal, biased
 
 
-class CachedDecoder(nn.Module):
+@made_with(embed=lambda: nn.Embedding(11, 8), qkv=lambda: nn.Linear(8, 24), out=lambda: nn.Linear(8, 11))
+def CachedDecoder(self, token: Tensor) -> Tensor:
     """Decodes greedily with a cache written into a buffer made in advance."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.qkv, self.out = nn.Embedding(11, 8), nn.Linear(8, 24), nn.Linear(8, 11)
-
-    def forward(self, token: Tensor) -> Tensor:
-        cache = self.embed.weight.new_zeros(2, len(token), 6, 8)
-        tokens = [token]
-        for position in range(6):
-            q, k, v = self.qkv(self.embed(tokens[-1])).chunk(3, -1)
-            cache[0, :, position] = k
-            cache[1, :, position] = v
-            keys, values = cache[:, :, : position + 1].unbind(0)
-            weights = torch.einsum("bd,btd->bt", q, keys).softmax(-1)
-            tokens.append(self.out(torch.einsum("bt,btd->bd", weights, values)).argmax(-1))
-        return torch.stack(tokens, 1)
+    cache = self.embed.weight.new_zeros(2, len(token), 6, 8)
+    tokens = [token]
+    for position in range(6):
+        q, k, v = self.qkv(self.embed(tokens[-1])).chunk(3, -1)
+        cache[0, :, position] = k
+        cache[1, :, position] = v
+        keys, values = cache[:, :, : position + 1].unbind(0)
+        weights = torch.einsum("bd,btd->bt", q, keys).softmax(-1)
+        tokens.append(self.out(torch.einsum("bt,btd->bd", weights, values)).argmax(-1))
+    return torch.stack(tokens, 1)
 
 
-class MultiheadAttention(nn.Module):
+@made_with(attention=lambda: nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True, add_bias_kv=True, kdim=6, vdim=6))
+def MultiheadAttention(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
     """The library's attention with a key mask and returned weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True, add_bias_kv=True, kdim=6, vdim=6)
-
-    def forward(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = torch.zeros(memory.shape[:2], dtype=torch.bool)
-        hidden[0, -1] = True
-        return self.attention(x, memory, memory, key_padding_mask=hidden, average_attn_weights=False)
+    hidden = torch.zeros(memory.shape[:2], dtype=torch.bool)
+    hidden[0, -1] = True
+    return self.attention(x, memory, memory, key_padding_mask=hidden, average_attn_weights=False)
 
 
 class PaddedEncoder(nn.Module):
@@ -97,42 +84,34 @@ class PaddedEncoder(nn.Module):
         return self.encoder(x, src_key_padding_mask=hidden)
 
 
-class TopKExperts(nn.Module):
+@made_with(
+    router=lambda: nn.Linear(6, 4),
+    experts=lambda: nn.ModuleList(nn.Sequential(nn.Linear(6, 12), nn.GELU(), nn.Linear(12, 6)) for _ in range(4)),
+)
+def TopKExperts(self, x: Tensor) -> tuple[Tensor, Tensor]:
     """A mixture of experts: each token goes to its two best, by indexing, with a balance loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.router = nn.Linear(6, 4)
-        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(6, 12), nn.GELU(), nn.Linear(12, 6)) for _ in range(4))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        p = self.router(x).softmax(-1)
-        weights, chosen = p.topk(2, -1)
-        weights = weights / weights.sum(-1, keepdim=True)
-        out = torch.zeros_like(x)
-        for number, expert in enumerate(self.experts):
-            token, place = (chosen == number).nonzero(as_tuple=True)
-            if len(token):
-                out[token] += weights[token, place, None] * expert(x[token])
-        load = F.one_hot(chosen, 4).to(p.dtype).mean((0, 1))
-        return out, (load * p.mean(0)).sum() * 4
+    p = self.router(x).softmax(-1)
+    weights, chosen = p.topk(2, -1)
+    weights = weights / weights.sum(-1, keepdim=True)
+    out = torch.zeros_like(x)
+    for number, expert in enumerate(self.experts):
+        token, place = (chosen == number).nonzero(as_tuple=True)
+        if len(token):
+            out[token] += weights[token, place, None] * expert(x[token])
+    load = F.one_hot(chosen, 4).to(p.dtype).mean((0, 1))
+    return out, (load * p.mean(0)).sum() * 4
 
 
-class SwitchExperts(nn.Module):
+@made_with(router=lambda: nn.Linear(6, 3), weight=lambda: nn.Parameter(torch.randn(3, 6, 6) / 3))
+def SwitchExperts(self, x: Tensor) -> Tensor:
     """A mixture of experts in one batched product: tokens sorted, a capacity, the rest dropped."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.router, self.weight = nn.Linear(6, 3), nn.Parameter(torch.randn(3, 6, 6) / 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        p, chosen = self.router(x).softmax(-1).max(-1)
-        one_hot = F.one_hot(chosen, 3)
-        place = (one_hot.cumsum(0) * one_hot).sum(-1) - 1
-        keep = place < 4
-        slots = x.new_zeros(3, 4, 6).index_put((chosen[keep], place[keep]), x[keep])
-        done = torch.bmm(slots, self.weight)
-        return torch.where(keep[:, None], done[chosen, place.clamp(max=3)] * p[:, None], x)
+    p, chosen = self.router(x).softmax(-1).max(-1)
+    one_hot = F.one_hot(chosen, 3)
+    place = (one_hot.cumsum(0) * one_hot).sum(-1) - 1
+    keep = place < 4
+    slots = x.new_zeros(3, 4, 6).index_put((chosen[keep], place[keep]), x[keep])
+    done = torch.bmm(slots, self.weight)
+    return torch.where(keep[:, None], done[chosen, place.clamp(max=3)] * p[:, None], x)
 
 
 class Capsules(nn.Module):
@@ -178,39 +157,30 @@ class Slots(nn.Module):
         return slots
 
 
-class LinearAttention(nn.Module):
+@made_with(qkv=lambda: nn.Linear(6, 18), features=lambda: Buffer(torch.randn(6, 10)))
+def LinearAttention(self, x: Tensor) -> tuple[Tensor, Tensor]:
     """Causal linear attention by cumulative sums, and random features."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv = nn.Linear(6, 18)
-        self.register_buffer("features", torch.randn(6, 10))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        q, k, v = self.qkv(x).chunk(3, -1)
-        fq, fk = F.elu(q) + 1, F.elu(k) + 1
-        state = torch.einsum("btd,bte->btde", fk, v).cumsum(1)
-        causal = torch.einsum("btd,btde->bte", fq, state) / torch.einsum("btd,btd->bt", fq, fk.cumsum(1))[..., None]
-        rq, rk = (q @ self.features).exp(), (k @ self.features).exp()
-        return causal, (rq @ (rk.mT @ v)) / (rq @ rk.sum(1)[..., None])
+    q, k, v = self.qkv(x).chunk(3, -1)
+    fq, fk = F.elu(q) + 1, F.elu(k) + 1
+    state = torch.einsum("btd,bte->btde", fk, v).cumsum(1)
+    causal = torch.einsum("btd,btde->bte", fq, state) / torch.einsum("btd,btd->bt", fq, fk.cumsum(1))[..., None]
+    rq, rk = (q @ self.features).exp(), (k @ self.features).exp()
+    return causal, (rq @ (rk.mT @ v)) / (rq @ rk.sum(1)[..., None])
 
 
-class WindowAttention(nn.Module):
+@made_with(
+    table=lambda: nn.Parameter(torch.randn(7, 2)),
+    offsets=lambda: Buffer(torch.arange(4)[:, None] - torch.arange(4) + 3, persistent=False),
+    qkv=lambda: nn.Linear(8, 24),
+)
+def WindowAttention(self, x: Tensor) -> Tensor:
     """Attention in windows cut out with `unfold`, shifted with `roll`, with relative positions from a table."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.randn(7, 2))
-        self.register_buffer("offsets", torch.arange(4)[:, None] - torch.arange(4) + 3, persistent=False)
-        self.qkv = nn.Linear(8, 24)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.roll(-2, 1)
-        windows = x.unfold(1, 4, 4).transpose(2, 3)
-        q, k, v = self.qkv(windows).unflatten(-1, (3, 2, 4)).permute(3, 0, 1, 4, 2, 5)
-        bias = self.table[self.offsets].permute(2, 0, 1)
-        out = ((q @ k.mT) / 2 + bias).softmax(-1) @ v
-        return out.transpose(2, 3).reshape(x.shape).roll(2, 1)
+    x = x.roll(-2, 1)
+    windows = x.unfold(1, 4, 4).transpose(2, 3)
+    q, k, v = self.qkv(windows).unflatten(-1, (3, 2, 4)).permute(3, 0, 1, 4, 2, 5)
+    bias = self.table[self.offsets].permute(2, 0, 1)
+    out = ((q @ k.mT) / 2 + bias).softmax(-1) @ v
+    return out.transpose(2, 3).reshape(x.shape).roll(2, 1)
 
 
 class Mixer(nn.Module):

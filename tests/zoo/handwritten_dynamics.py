@@ -9,27 +9,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models import Buffer, made_with
+
 from .cases import FLOAT32, Case
 from .handwritten_generative import mlp
 
 
-class NeuralOde(nn.Module):
+@made_with(field=lambda: mlp(3, 8, 3))
+def NeuralOde(self, x: Tensor) -> Tensor:
     """Integrates a learnt field with the classical Runge-Kutta method."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.field = mlp(3, 8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        path, h = [x], 0.25
-        for _ in range(4):
-            k1 = self.field(x)
-            k2 = self.field(x + h / 2 * k1)
-            k3 = self.field(x + h / 2 * k2)
-            k4 = self.field(x + h * k3)
-            x = x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
-            path.append(x)
-        return torch.stack(path)
+    path, h = [x], 0.25
+    for _ in range(4):
+        k1 = self.field(x)
+        k2 = self.field(x + h / 2 * k1)
+        k3 = self.field(x + h / 2 * k2)
+        k4 = self.field(x + h * k3)
+        x = x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+        path.append(x)
+    return torch.stack(path)
 
 
 class AdaptiveOde(nn.Module):
@@ -74,37 +71,27 @@ class Equilibrium(nn.Module):
         return torch.tanh(self.inside(z) + self.outside(x)), steps
 
 
-class Hamiltonian(nn.Module):
+@made_with(energy=lambda: mlp(4, 8, 1))
+def Hamiltonian(self, state: Tensor) -> Tensor:
     """Moves along the derivatives of a learnt energy."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.energy = mlp(4, 8, 1)
-
-    def forward(self, state: Tensor) -> Tensor:
-        with torch.enable_grad():
-            for _ in range(3):
-                state = state if state.requires_grad else state.clone().requires_grad_()
-                (slope,) = torch.autograd.grad(self.energy(state).sum(), state, create_graph=True)
-                dq, dp = slope.chunk(2, -1)
-                state = state + 0.1 * torch.cat([dp, -dq], -1)
-        return state
+    with torch.enable_grad():
+        for _ in range(3):
+            state = state if state.requires_grad else state.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(self.energy(state).sum(), state, create_graph=True)
+            dq, dp = slope.chunk(2, -1)
+            state = state + 0.1 * torch.cat([dp, -dq], -1)
+    return state
 
 
-class PhysicsInformed(nn.Module):
+@made_with(net=lambda: nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)))
+def PhysicsInformed(self, where: Tensor, when: Tensor) -> Tensor:
     """The residual of a heat equation: first and second derivatives of the network."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
-
-    def forward(self, where: Tensor, when: Tensor) -> Tensor:
-        with torch.enable_grad():
-            x, t = where.clone().requires_grad_(), when.clone().requires_grad_()
-            u = self.net(torch.cat([x, t], -1))
-            ux, ut = torch.autograd.grad(u.sum(), (x, t), create_graph=True)
-            (uxx,) = torch.autograd.grad(ux.sum(), x, create_graph=True)
-        return (ut - 0.1 * uxx).pow(2).mean()
+    with torch.enable_grad():
+        x, t = where.clone().requires_grad_(), when.clone().requires_grad_()
+        u = self.net(torch.cat([x, t], -1))
+        ux, ut = torch.autograd.grad(u.sum(), (x, t), create_graph=True)
+        (uxx,) = torch.autograd.grad(ux.sum(), x, create_graph=True)
+    return (ut - 0.1 * uxx).pow(2).mean()
 
 
 class Spike(torch.autograd.Function):
@@ -121,68 +108,50 @@ class Spike(torch.autograd.Function):
         return slope / (1 + 10 * potential.abs()) ** 2
 
 
-class Spiking(nn.Module):
+@made_with(enter=lambda: nn.Linear(6, 8), leave=lambda: nn.Linear(8, 3))
+def Spiking(self, x: Tensor) -> tuple[Tensor, Tensor]:
     """Leaky neurons that fire and reset, over six time steps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter, self.leave = nn.Linear(6, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        potential, count = x.new_zeros(len(x), 8), x.new_zeros(len(x), 3)
-        spikes = []
-        for _ in range(6):
-            potential = 0.8 * potential + self.enter(torch.bernoulli(x.sigmoid()))
-            spike = Spike.apply(potential - 0.5)
-            potential = potential * (1 - spike)
-            count += self.leave(spike)
-            spikes.append(spike)
-        return count / 6, torch.stack(spikes).mean(0)
+    potential, count = x.new_zeros(len(x), 8), x.new_zeros(len(x), 3)
+    spikes = []
+    for _ in range(6):
+        potential = 0.8 * potential + self.enter(torch.bernoulli(x.sigmoid()))
+        spike = Spike.apply(potential - 0.5)
+        potential = potential * (1 - spike)
+        count += self.leave(spike)
+        spikes.append(spike)
+    return count / 6, torch.stack(spikes).mean(0)
 
 
-class FourierOperator(nn.Module):
+@made_with(
+    weight=lambda: nn.Parameter(torch.randn(3, 3, 4, dtype=torch.cfloat) / 3),
+    lift=lambda: nn.Conv1d(1, 3, 1),
+    drop=lambda: nn.Conv1d(3, 1, 1),
+)
+def FourierOperator(self, x: Tensor) -> Tensor:
     """Convolution with complex weights on the lowest frequencies."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(3, 3, 4, dtype=torch.cfloat) / 3)
-        self.lift, self.drop = nn.Conv1d(1, 3, 1), nn.Conv1d(3, 1, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.lift(x)
-        spectrum = torch.fft.rfft(y)
-        low = torch.zeros_like(spectrum)
-        low[..., :4] = torch.einsum("bif,iof->bof", spectrum[..., :4], self.weight)
-        return self.drop(F.gelu(torch.fft.irfft(low, n=x.shape[-1]) + y))
+    y = self.lift(x)
+    spectrum = torch.fft.rfft(y)
+    low = torch.zeros_like(spectrum)
+    low[..., :4] = torch.einsum("bif,iof->bof", spectrum[..., :4], self.weight)
+    return self.drop(F.gelu(torch.fft.irfft(low, n=x.shape[-1]) + y))
 
 
-class FourierMixing(nn.Module):
+@made_with(norm=lambda: nn.LayerNorm(6), feed=lambda: mlp(6, 12, 6))
+def FourierMixing(self, x: Tensor) -> Tensor:
     """Mixes tokens by a two-dimensional Fourier transform."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.feed = nn.LayerNorm(6), mlp(6, 12, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for _ in range(2):
-            x = self.norm(x + torch.fft.fft2(x.float()).real.to(x.dtype))
-            x = self.norm(x + self.feed(x))
-        return x
+    for _ in range(2):
+        x = self.norm(x + torch.fft.fft2(x.float()).real.to(x.dtype))
+        x = self.norm(x + self.feed(x))
+    return x
 
 
-class Vocoder(nn.Module):
+@made_with(mask=lambda: nn.Conv1d(9, 9, 3, padding=1), window=lambda: Buffer(torch.hann_window(16)))
+def Vocoder(self, sound: Tensor) -> Tensor:
     """Masks a spectrogram and turns it back into sound."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mask = nn.Conv1d(9, 9, 3, padding=1)
-        self.register_buffer("window", torch.hann_window(16))
-
-    def forward(self, sound: Tensor) -> Tensor:
-        spectrum = torch.stft(sound, 16, 8, window=self.window, return_complex=True)
-        loud, phase = spectrum.abs(), spectrum.angle()
-        masked = torch.polar(loud * torch.sigmoid(self.mask(torch.log1p(loud))), phase)
-        return torch.istft(masked, 16, 8, window=self.window, length=sound.shape[-1])
+    spectrum = torch.stft(sound, 16, 8, window=self.window, return_complex=True)
+    loud, phase = spectrum.abs(), spectrum.angle()
+    masked = torch.polar(loud * torch.sigmoid(self.mask(torch.log1p(loud))), phase)
+    return torch.istft(masked, 16, 8, window=self.window, length=sound.shape[-1])
 
 
 class StateSpace(nn.Module):
@@ -226,53 +195,42 @@ class SelectiveScan(nn.Module):
         return torch.stack(outputs, 1)
 
 
-class WaveNet(nn.Module):
+@made_with(
+    gates=lambda: nn.ModuleList(nn.Conv1d(4, 8, 2, dilation=2**i) for i in range(3)),
+    mixes=lambda: nn.ModuleList(nn.Conv1d(4, 8, 1) for _ in range(3)),
+)
+def WaveNet(self, x: Tensor) -> Tensor:
     """Dilated causal convolutions with gates and skips."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gates = nn.ModuleList(nn.Conv1d(4, 8, 2, dilation=2**i) for i in range(3))
-        self.mixes = nn.ModuleList(nn.Conv1d(4, 8, 1) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        skips: Tensor | int = 0
-        for depth, (gate, mix) in enumerate(zip(self.gates, self.mixes, strict=True)):
-            a, b = gate(F.pad(x, (2**depth, 0))).chunk(2, 1)
-            residual, skip = mix(a.tanh() * b.sigmoid()).split(4, 1)
-            x, skips = x + residual, skips + skip
-        return F.relu(skips)
+    skips: Tensor | int = 0
+    for depth, (gate, mix) in enumerate(zip(self.gates, self.mixes, strict=True)):
+        a, b = gate(F.pad(x, (2**depth, 0))).chunk(2, 1)
+        residual, skip = mix(a.tanh() * b.sigmoid()).split(4, 1)
+        x, skips = x + residual, skips + skip
+    return F.relu(skips)
 
 
-class SpatialTransformer(nn.Module):
+@made_with(
+    locate=lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6)),
+    bend=lambda: nn.Conv2d(1, 2, 3, padding=1),
+)
+def SpatialTransformer(self, x: Tensor) -> Tensor:
     """Predicts an affine map, and bends the grid a little more."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.locate = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6))
-        self.bend = nn.Conv2d(1, 2, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        grid = F.affine_grid(self.locate(x).view(-1, 2, 3), list(x.shape), align_corners=False)
-        grid = grid + 0.1 * self.bend(x).permute(0, 2, 3, 1)
-        return F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    grid = F.affine_grid(self.locate(x).view(-1, 2, 3), list(x.shape), align_corners=False)
+    grid = grid + 0.1 * self.bend(x).permute(0, 2, 3, 1)
+    return F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
 
 
-class RadianceField(nn.Module):
+@made_with(net=lambda: mlp(3 + 3 * 2 * 3, 16, 4))
+def RadianceField(self, origin: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
     """Positional encoding, densities along rays, and compositing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = mlp(3 + 3 * 2 * 3, 16, 4)
-
-    def forward(self, origin: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-        depth = torch.linspace(0.5, 2, 6, dtype=origin.dtype) + torch.rand(len(origin), 6, dtype=origin.dtype) / 6
-        points = origin[:, None] + depth[..., None] * direction[:, None]
-        waves = [f(points * 2.0**octave * math.pi) for octave in range(3) for f in (torch.sin, torch.cos)]
-        color, density = self.net(torch.cat([points, *waves], -1)).split([3, 1], -1)
-        step = torch.diff(depth, append=depth[:, -1:] + 1)
-        alpha = 1 - torch.exp(-F.relu(density.squeeze(-1)) * step)
-        alive = torch.cumprod(torch.cat([torch.ones_like(alpha[:, :1]), 1 - alpha + 1e-6], -1), -1)[:, :-1]
-        return (alpha * alive)[..., None].mul(color.sigmoid()).sum(1), (alpha * alive * depth).sum(1)
+    depth = torch.linspace(0.5, 2, 6, dtype=origin.dtype) + torch.rand(len(origin), 6, dtype=origin.dtype) / 6
+    points = origin[:, None] + depth[..., None] * direction[:, None]
+    waves = [f(points * 2.0**octave * math.pi) for octave in range(3) for f in (torch.sin, torch.cos)]
+    color, density = self.net(torch.cat([points, *waves], -1)).split([3, 1], -1)
+    step = torch.diff(depth, append=depth[:, -1:] + 1)
+    alpha = 1 - torch.exp(-F.relu(density.squeeze(-1)) * step)
+    alive = torch.cumprod(torch.cat([torch.ones_like(alpha[:, :1]), 1 - alpha + 1e-6], -1), -1)[:, :-1]
+    return (alpha * alive)[..., None].mul(color.sigmoid()).sum(1), (alpha * alive * depth).sum(1)
 
 
 class Automaton(nn.Module):

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models import Buffer, made_with
+
 from .cases import Case
 
 
@@ -75,71 +77,56 @@ class DiffusionLoss(DiffusionSampling):
         return F.mse_loss(self.net(noisy, t), noise)
 
 
-class Vae(nn.Module):
+@made_with(encoder=lambda: mlp(12, 16, 8), decoder=lambda: mlp(4, 16, 12))
+def Vae(self, x: Tensor) -> dict[str, Tensor]:
     """A variational autoencoder: reparametrised sample, reconstruction, divergence."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder, self.decoder = mlp(12, 16, 8), mlp(4, 16, 12)
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        mean, log_variance = self.encoder(x).chunk(2, -1)
-        z = mean + (0.5 * log_variance).exp() * torch.randn_like(mean)
-        made = torch.sigmoid(self.decoder(z))
-        divergence = -0.5 * (1 + log_variance - mean.pow(2) - log_variance.exp()).sum(-1).mean()
-        return {"made": made, "z": z, "loss": F.binary_cross_entropy(made, x.sigmoid()) + divergence}
+    mean, log_variance = self.encoder(x).chunk(2, -1)
+    z = mean + (0.5 * log_variance).exp() * torch.randn_like(mean)
+    made = torch.sigmoid(self.decoder(z))
+    divergence = -0.5 * (1 + log_variance - mean.pow(2) - log_variance.exp()).sum(-1).mean()
+    return {"made": made, "z": z, "loss": F.binary_cross_entropy(made, x.sigmoid()) + divergence}
 
 
-class DistributionVae(nn.Module):
+@made_with(encoder=lambda: mlp(12, 16, 8), decoder=lambda: mlp(4, 16, 12))
+def DistributionVae(self, x: Tensor) -> tuple[Tensor, Tensor]:
     """The same with `torch.distributions`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder, self.decoder = mlp(12, 16, 8), mlp(4, 16, 12)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        mean, scale = self.encoder(x).chunk(2, -1)
-        posterior = torch.distributions.Normal(mean, F.softplus(scale) + 1e-3)
-        prior = torch.distributions.Normal(torch.zeros_like(mean), torch.ones_like(mean))
-        z = posterior.rsample()
-        likelihood = torch.distributions.Independent(torch.distributions.Bernoulli(logits=self.decoder(z)), 1)
-        divergence = torch.distributions.kl_divergence(posterior, prior).sum(-1)
-        return z, (divergence - likelihood.log_prob((x > 0).to(x.dtype))).mean()
+    mean, scale = self.encoder(x).chunk(2, -1)
+    posterior = torch.distributions.Normal(mean, F.softplus(scale) + 1e-3)
+    prior = torch.distributions.Normal(torch.zeros_like(mean), torch.ones_like(mean))
+    z = posterior.rsample()
+    likelihood = torch.distributions.Independent(torch.distributions.Bernoulli(logits=self.decoder(z)), 1)
+    divergence = torch.distributions.kl_divergence(posterior, prior).sum(-1)
+    return z, (divergence - likelihood.log_prob((x > 0).to(x.dtype))).mean()
 
 
-class VectorQuantised(nn.Module):
+@made_with(
+    encoder=lambda: nn.Conv2d(3, 4, 4, stride=4),
+    decoder=lambda: nn.ConvTranspose2d(4, 3, 4, stride=4),
+    codes=lambda: Buffer(torch.randn(7, 4)),
+)
+def VectorQuantised(self, x: Tensor) -> tuple[Tensor, Tensor]:
     """A codebook with a straight-through gradient, updated by a moving average while training."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder, self.decoder = nn.Conv2d(3, 4, 4, stride=4), nn.ConvTranspose2d(4, 3, 4, stride=4)
-        self.register_buffer("codes", torch.randn(7, 4))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        z = self.encoder(x).permute(0, 2, 3, 1)
-        flat = z.reshape(-1, 4)
-        index = torch.cdist(flat.float(), self.codes.float()).argmin(-1)
-        quantised = F.embedding(index, self.codes).view_as(z)
-        if self.training:
-            with torch.no_grad():
-                one_hot = F.one_hot(index, 7).to(flat.dtype)
-                self.codes.lerp_(one_hot.T @ flat / (one_hot.sum(0)[:, None] + 1e-2), 0.1)
-        return self.decoder((z + (quantised - z).detach()).permute(0, 3, 1, 2)), F.mse_loss(z, quantised.detach())
+    z = self.encoder(x).permute(0, 2, 3, 1)
+    flat = z.reshape(-1, 4)
+    index = torch.cdist(flat.float(), self.codes.float()).argmin(-1)
+    quantised = F.embedding(index, self.codes).view_as(z)
+    if self.training:
+        with torch.no_grad():
+            one_hot = F.one_hot(index, 7).to(flat.dtype)
+            self.codes.lerp_(one_hot.T @ flat / (one_hot.sum(0)[:, None] + 1e-2), 0.1)
+    return self.decoder((z + (quantised - z).detach()).permute(0, 3, 1, 2)), F.mse_loss(z, quantised.detach())
 
 
-class Adversarial(nn.Module):
+@made_with(
+    generator=lambda: nn.Sequential(nn.ConvTranspose2d(6, 8, 4), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 3, 1), nn.Tanh()),
+    critic=lambda: nn.Sequential(nn.Conv2d(3, 8, 4), nn.LeakyReLU(0.2), nn.Flatten(), nn.Linear(8, 1)),
+)
+def Adversarial(self, real: Tensor) -> tuple[Tensor, Tensor]:
     """One step of both players of a GAN, with their losses."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.generator = nn.Sequential(nn.ConvTranspose2d(6, 8, 4), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 3, 1), nn.Tanh())
-        self.critic = nn.Sequential(nn.Conv2d(3, 8, 4), nn.LeakyReLU(0.2), nn.Flatten(), nn.Linear(8, 1))
-
-    def forward(self, real: Tensor) -> tuple[Tensor, Tensor]:
-        fake = self.generator(torch.randn(len(real), 6, 1, 1, dtype=real.dtype))
-        on_real, on_fake = self.critic(real), self.critic(fake.detach())
-        judged = F.softplus(-on_real).mean() + F.softplus(on_fake).mean()
-        return judged, F.softplus(-self.critic(fake)).mean()
+    fake = self.generator(torch.randn(len(real), 6, 1, 1, dtype=real.dtype))
+    on_real, on_fake = self.critic(real), self.critic(fake.detach())
+    judged = F.softplus(-on_real).mean() + F.softplus(on_fake).mean()
+    return judged, F.softplus(-self.critic(fake)).mean()
 
 
 class GradientPenalty(Adversarial):
@@ -155,61 +142,49 @@ class GradientPenalty(Adversarial):
         return self.critic(fake).mean() - self.critic(real).mean() + 10 * penalty
 
 
-class RealNvp(nn.Module):
+@made_with(nets=lambda: nn.ModuleList(mlp(3, 10, 6) for _ in range(3)))
+def RealNvp(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Coupling layers, forwards with the determinant, and back."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.nets = nn.ModuleList(mlp(3, 10, 6) for _ in range(3))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        z, log_det = x, x.new_zeros(len(x))
-        for net in self.nets:
-            a, b = z.chunk(2, -1)
-            scale, shift = net(a).chunk(2, -1)
-            scale = scale.tanh()
-            z, log_det = torch.cat([b * scale.exp() + shift, a], -1), log_det + scale.sum(-1)
-        back = z
-        for net in reversed(self.nets):
-            b, a = back.chunk(2, -1)
-            scale, shift = net(a).chunk(2, -1)
-            back = torch.cat([a, (b - shift) * (-scale.tanh()).exp()], -1)
-        return z, log_det - 0.5 * z.pow(2).sum(-1), back
+    z, log_det = x, x.new_zeros(len(x))
+    for net in self.nets:
+        a, b = z.chunk(2, -1)
+        scale, shift = net(a).chunk(2, -1)
+        scale = scale.tanh()
+        z, log_det = torch.cat([b * scale.exp() + shift, a], -1), log_det + scale.sum(-1)
+    back = z
+    for net in reversed(self.nets):
+        b, a = back.chunk(2, -1)
+        scale, shift = net(a).chunk(2, -1)
+        back = torch.cat([a, (b - shift) * (-scale.tanh()).exp()], -1)
+    return z, log_det - 0.5 * z.pow(2).sum(-1), back
 
 
-class Glow(nn.Module):
+@made_with(
+    weight=lambda: nn.Parameter(torch.linalg.qr(torch.randn(3, 3)).Q),
+    shift=lambda: nn.Parameter(torch.zeros(3)),
+    log_scale=lambda: nn.Parameter(torch.zeros(3)),
+    ready=lambda: Buffer(torch.tensor(False)),
+)
+def Glow(self, x: Tensor) -> tuple[Tensor, Tensor]:
     """An invertible 1×1 convolution with its determinant, after a data-dependent normalisation of the first batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.linalg.qr(torch.randn(3, 3)).Q)
-        self.shift, self.log_scale = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))
-        self.register_buffer("ready", torch.tensor(False))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        if not self.ready:
-            self.shift.data.copy_(-x.mean((0, 2, 3)))
-            self.log_scale.data.copy_(-x.std((0, 2, 3)).log())
-            self.ready.fill_(True)
-        x = (x + self.shift.view(1, -1, 1, 1)) * self.log_scale.exp().view(1, -1, 1, 1)
-        log_det = torch.linalg.slogdet(self.weight.float()).logabsdet.to(x.dtype) + self.log_scale.sum()
-        return F.conv2d(x, self.weight[..., None, None]), log_det * x.shape[-1] * x.shape[-2]
+    if not self.ready:
+        self.shift.data.copy_(-x.mean((0, 2, 3)))
+        self.log_scale.data.copy_(-x.std((0, 2, 3)).log())
+        self.ready.fill_(True)
+    x = (x + self.shift.view(1, -1, 1, 1)) * self.log_scale.exp().view(1, -1, 1, 1)
+    log_det = torch.linalg.slogdet(self.weight.float()).logabsdet.to(x.dtype) + self.log_scale.sum()
+    return F.conv2d(x, self.weight[..., None, None]), log_det * x.shape[-1] * x.shape[-2]
 
 
-class Energy(nn.Module):
+@made_with(energy=lambda: mlp(4, 16, 1))
+def Energy(self, x: Tensor) -> Tensor:
     """Samples by Langevin dynamics: the gradient of an energy, in a loop."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.energy = mlp(4, 16, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for _ in range(3):
-            with torch.enable_grad():
-                x = x.detach().requires_grad_()
-                (slope,) = torch.autograd.grad(self.energy(x).sum(), x)
-            x = x - 0.1 * slope + 0.05 * torch.randn_like(x)
-        return self.energy(x.detach())
+    for _ in range(3):
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(self.energy(x).sum(), x)
+        x = x - 0.1 * slope + 0.05 * torch.randn_like(x)
+    return self.energy(x.detach())
 
 
 class MaskedConv(nn.Conv2d):
@@ -226,41 +201,31 @@ class MaskedConv(nn.Conv2d):
         return F.conv2d(x, self.weight * self.mask, self.bias, padding=1)
 
 
-class PixelCnn(nn.Module):
+@made_with(net=lambda: nn.Sequential(MaskedConv(1, 6, 3), nn.ReLU(), nn.Conv2d(6, 1, 1)))
+def PixelCnn(self, x: Tensor) -> Tensor:
     """Draws an image pixel by pixel, in place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(MaskedConv(1, 6, 3), nn.ReLU(), nn.Conv2d(6, 1, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        picture = x.clone()
-        for row in range(3):
-            for column in range(3):
-                p = torch.sigmoid(self.net(picture)[:, :, row, column])
-                picture[:, :, row, column] = torch.bernoulli(p)
-        return picture
+    picture = x.clone()
+    for row in range(3):
+        for column in range(3):
+            p = torch.sigmoid(self.net(picture)[:, :, row, column])
+            picture[:, :, row, column] = torch.bernoulli(p)
+    return picture
 
 
-class BeamSearch(nn.Module):
+@made_with(embed=lambda: nn.Embedding(8, 6), cell=lambda: nn.GRUCell(6, 6), out=lambda: nn.Linear(6, 8))
+def BeamSearch(self, state: Tensor) -> tuple[Tensor, Tensor]:
     """Keeps the three best sentences, reordering its state at every step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.cell, self.out = nn.Embedding(8, 6), nn.GRUCell(6, 6), nn.Linear(6, 8)
-
-    def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        scores, tokens = state.new_full((3,), float("-inf")), torch.zeros(3, 1, dtype=torch.long)
-        scores[0] = 0
-        state = state.expand(3, -1)
-        for _ in range(4):
-            state = self.cell(self.embed(tokens[:, -1]), state)
-            total = (scores[:, None] + self.out(state).log_softmax(-1)).flatten()
-            scores, best = total.topk(3)
-            parent = best // 8
-            tokens = torch.cat([tokens[parent], (best % 8)[:, None]], 1)
-            state = state.index_select(0, parent)
-        return tokens, scores
+    scores, tokens = state.new_full((3,), float("-inf")), torch.zeros(3, 1, dtype=torch.long)
+    scores[0] = 0
+    state = state.expand(3, -1)
+    for _ in range(4):
+        state = self.cell(self.embed(tokens[:, -1]), state)
+        total = (scores[:, None] + self.out(state).log_softmax(-1)).flatten()
+        scores, best = total.topk(3)
+        parent = best // 8
+        tokens = torch.cat([tokens[parent], (best % 8)[:, None]], 1)
+        state = state.index_select(0, parent)
+    return tokens, scores
 
 
 def cases() -> list[Case]:

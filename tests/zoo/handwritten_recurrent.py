@@ -9,25 +9,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from models import made_with
+
 from .cases import Case
 
 Tree = Any
 
 
-class Packed(nn.Module):
+@made_with(
+    embed=lambda: nn.Embedding(20, 6, padding_idx=0),
+    rnn=lambda: nn.GRU(6, 5, batch_first=True, bidirectional=True),
+    head=lambda: nn.Linear(10, 3),
+)
+def Packed(self, tokens: Tensor, lengths: Tensor) -> Tensor:
     """A recurrent network over sequences of different lengths."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(20, 6, padding_idx=0)
-        self.rnn = nn.GRU(6, 5, batch_first=True, bidirectional=True)
-        self.head = nn.Linear(10, 3)
-
-    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        packed = pack_padded_sequence(self.embed(tokens), lengths, batch_first=True, enforce_sorted=False)
-        outputs, hidden = self.rnn(packed)
-        padded, _ = pad_packed_sequence(outputs, batch_first=True)
-        return self.head(padded).sum(1) + self.head(torch.cat([hidden[0], hidden[1]], -1))
+    packed = pack_padded_sequence(self.embed(tokens), lengths, batch_first=True, enforce_sorted=False)
+    outputs, hidden = self.rnn(packed)
+    padded, _ = pad_packed_sequence(outputs, batch_first=True)
+    return self.head(padded).sum(1) + self.head(torch.cat([hidden[0], hidden[1]], -1))
 
 
 class HandLstm(nn.Module):
@@ -49,36 +48,26 @@ class HandLstm(nn.Module):
         return torch.stack(outputs, 1), (h, c)
 
 
-class Cells(nn.Module):
+@made_with(low=lambda: nn.LSTMCell(4, 5), high=lambda: nn.GRUCell(5, 3))
+def Cells(self, x: Tensor) -> Tensor:
     """Two library cells, one above the other, in one loop."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.low, self.high = nn.LSTMCell(4, 5), nn.GRUCell(5, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        state, top = None, None
-        for step in x.unbind(1):
-            state = self.low(step, state)
-            top = self.high(state[0], top)
-        return top
+    state, top = None, None
+    for step in x.unbind(1):
+        state = self.low(step, state)
+        top = self.high(state[0], top)
+    return top
 
 
-class NestedLoops(nn.Module):
+@made_with(word=lambda: nn.RNNCell(4, 5), sentence=lambda: nn.RNNCell(5, 5))
+def NestedLoops(self, x: Tensor) -> Tensor:
     """A loop in a loop over two shared cells, the inner one interleaved with the outer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.word, self.sentence = nn.RNNCell(4, 5), nn.RNNCell(5, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        sentence = x.new_zeros(x.shape[0], 5)
-        for part in x.unbind(1):
-            word = sentence
-            for step in part.unbind(1):
-                word = self.word(step, word)
-            sentence = self.sentence(word, sentence)
-        return sentence
+    sentence = x.new_zeros(x.shape[0], 5)
+    for part in x.unbind(1):
+        word = sentence
+        for step in part.unbind(1):
+            word = self.word(step, word)
+        sentence = self.sentence(word, sentence)
+    return sentence
 
 
 class Seq2Seq(nn.Module):
@@ -185,99 +174,73 @@ class Feedback(nn.Module):
         return answers
 
 
-class TreeNet(nn.Module):
+@made_with(leaf=lambda: nn.Linear(3, 4), merge=lambda: nn.Linear(8, 4))
+def TreeNet(self, tree: Tree) -> Tensor:
     """Recursion over a tree of tensors; the module calls itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.leaf, self.merge = nn.Linear(3, 4), nn.Linear(8, 4)
-
-    def forward(self, tree: Tree) -> Tensor:
-        if isinstance(tree, Tensor):
-            return torch.tanh(self.leaf(tree))
-        left, right = tree
-        return torch.tanh(self.merge(torch.cat([self(left), self(right)], -1)))
+    if isinstance(tree, Tensor):
+        return torch.tanh(self.leaf(tree))
+    left, right = tree
+    return torch.tanh(self.merge(torch.cat([self(left), self(right)], -1)))
 
 
-class CallsItself(nn.Module):
+@made_with(block=lambda: nn.Linear(4, 4))
+def CallsItself(self, x: Tensor, depth: int = 3) -> Tensor:
     """A block that runs itself again with one step less."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.block = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor, depth: int = 3) -> Tensor:
-        x = torch.tanh(self.block(x)) + x
-        return x if depth == 0 else self(x, depth - 1)
+    x = torch.tanh(self.block(x)) + x
+    return x if depth == 0 else self(x, depth - 1)
 
 
-class AdaptiveTime(nn.Module):
+@made_with(cell=lambda: nn.GRUCell(4, 4), halt=lambda: nn.Linear(4, 1), out=lambda: nn.Linear(4, 2))
+def AdaptiveTime(self, x: Tensor) -> tuple[Tensor, Tensor]:
     """Ponders until a learnt halting probability is spent: how often depends on the data."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell, self.halt, self.out = nn.GRUCell(4, 4), nn.Linear(4, 1), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        state, spent = torch.zeros_like(x), x.new_zeros(len(x), 1)
-        answer, steps = torch.zeros_like(x), torch.zeros(len(x), 1, dtype=torch.long)
-        while bool((spent < 0.99).any()) and int(steps.max()) < 6:
-            state = self.cell(x, state)
-            p = torch.minimum(torch.sigmoid(self.halt(state)), 1 - spent)
-            steps = steps + (spent < 0.99).long()
-            answer = answer + p * state
-            spent = spent + p
-        return self.out(answer), steps
+    state, spent = torch.zeros_like(x), x.new_zeros(len(x), 1)
+    answer, steps = torch.zeros_like(x), torch.zeros(len(x), 1, dtype=torch.long)
+    while bool((spent < 0.99).any()) and int(steps.max()) < 6:
+        state = self.cell(x, state)
+        p = torch.minimum(torch.sigmoid(self.halt(state)), 1 - spent)
+        steps = steps + (spent < 0.99).long()
+        answer = answer + p * state
+        spent = spent + p
+    return self.out(answer), steps
 
 
-class EarlyExit(nn.Module):
+@made_with(
+    blocks=lambda: nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.ReLU()) for _ in range(4)),
+    heads=lambda: nn.ModuleList(nn.Linear(6, 3) for _ in range(4)),
+)
+def EarlyExit(self, x: Tensor) -> tuple[Tensor, int]:
     """Leaves at the first head that is sure enough."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.ReLU()) for _ in range(4))
-        self.heads = nn.ModuleList(nn.Linear(6, 3) for _ in range(4))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, int]:
-        depth = 0
-        for block, head in zip(self.blocks, self.heads, strict=True):
-            x, depth = block(x), depth + 1
-            answer = head(x).softmax(-1)
-            if answer.max(-1).values.mean() > 0.45:
-                break
-        return answer, depth
+    depth = 0
+    for block, head in zip(self.blocks, self.heads, strict=True):
+        x, depth = block(x), depth + 1
+        answer = head(x).softmax(-1)
+        if answer.max(-1).values.mean() > 0.45:
+            break
+    return answer, depth
 
 
-class ConvLstm(nn.Module):
+@made_with(gates=lambda: nn.Conv2d(2 + 3, 12, 3, padding=1))
+def ConvLstm(self, frames: Tensor) -> Tensor:
     """A convolutional LSTM over frames."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gates = nn.Conv2d(2 + 3, 12, 3, padding=1)
-
-    def forward(self, frames: Tensor) -> Tensor:
-        h = c = frames.new_zeros(len(frames), 3, *frames.shape[-2:])
-        for frame in frames.unbind(1):
-            i, f, o, g = self.gates(torch.cat([frame, h], 1)).split(3, 1)
-            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-            h = o.sigmoid() * c.tanh()
-        return h
+    h = c = frames.new_zeros(len(frames), 3, *frames.shape[-2:])
+    for frame in frames.unbind(1):
+        i, f, o, g = self.gates(torch.cat([frame, h], 1)).split(3, 1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+    return h
 
 
-class CharacterModel(nn.Module):
+@made_with(
+    embed=lambda: nn.Embedding(9, 5), rnn=lambda: nn.LSTM(5, 7, num_layers=2, batch_first=True), out=lambda: nn.Linear(7, 9)
+)
+def CharacterModel(self, token: Tensor) -> Tensor:
     """Samples text from an LSTM, one character at a time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.rnn, self.out = nn.Embedding(9, 5), nn.LSTM(5, 7, num_layers=2, batch_first=True), nn.Linear(7, 9)
-
-    def forward(self, token: Tensor) -> Tensor:
-        state, text = None, [token]
-        for _ in range(5):
-            features, state = self.rnn(self.embed(text[-1]), state)
-            p = (self.out(features[:, -1]) / 0.8).softmax(-1)
-            text.append(torch.multinomial(p, 1))
-        return torch.cat(text, 1)
+    state, text = None, [token]
+    for _ in range(5):
+        features, state = self.rnn(self.embed(text[-1]), state)
+        p = (self.out(features[:, -1]) / 0.8).softmax(-1)
+        text.append(torch.multinomial(p, 1))
+    return torch.cat(text, 1)
 
 
 def cases() -> list[Case]:

@@ -9,34 +9,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models import Buffer, made_with
+
 from .cases import EVAL, FLOAT32, Case
 
 
-class InPlace(nn.Module):
+@made_with(a=lambda: nn.Linear(6, 6), b=lambda: nn.Linear(6, 6), seen=lambda: Buffer(torch.zeros(6)))
+def InPlace(self, x: Tensor) -> Tensor:
     """Writes over its own activations in every way."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
-        self.register_buffer("seen", torch.zeros(6))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.a(x)
-        y.relu_().add_(1).mul_(0.5)
-        z = y.clone()
-        z[0] = 0
-        z[:, 1:3] += y[:, :2]
-        z[z > 0.8] = 0.8
-        z.masked_fill_(z < 0.1, -1).clamp_(max=0.7)
-        z.view(-1)[::5].zero_()
-        z.index_copy_(0, torch.tensor([1]), y[:1].detach())
-        z.t()[2].copy_(y[:, 3])
-        z.select(1, 4).sub_(1).exp_()
-        self.seen += z.detach().sum(0)
-        w = self.b(z)
-        w /= w.norm()
-        w.transpose_(0, 1).unsqueeze_(0).squeeze_(0)
-        return w.fill_diagonal_(2.0)
+    y = self.a(x)
+    y.relu_().add_(1).mul_(0.5)
+    z = y.clone()
+    z[0] = 0
+    z[:, 1:3] += y[:, :2]
+    z[z > 0.8] = 0.8
+    z.masked_fill_(z < 0.1, -1).clamp_(max=0.7)
+    z.view(-1)[::5].zero_()
+    z.index_copy_(0, torch.tensor([1]), y[:1].detach())
+    z.t()[2].copy_(y[:, 3])
+    z.select(1, 4).sub_(1).exp_()
+    self.seen += z.detach().sum(0)
+    w = self.b(z)
+    w /= w.norm()
+    w.transpose_(0, 1).unsqueeze_(0).squeeze_(0)
+    return w.fill_diagonal_(2.0)
 
 
 def views(x: Tensor) -> tuple[Tensor, ...]:
@@ -184,15 +180,10 @@ def scripted_part(x: Tensor) -> Tensor:
     return x
 
 
-class PartlyScripted(nn.Module):
+@made_with(before=lambda: nn.Linear(4, 4), after=lambda: nn.Linear(4, 2))
+def PartlyScripted(self, x: Tensor) -> Tensor:
     """A scripted function and a traced module between plain layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before, self.after = nn.Linear(4, 4), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.after(scripted_part(self.before(x)))
+    return self.after(scripted_part(self.before(x)))
 
 
 def ragged(x: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
+from models import Buffer, made_with
+
 from .cases import FLOAT32, Case
 from .handwritten_generative import mlp
 
@@ -80,47 +82,37 @@ def pruned() -> nn.Module:
     return model
 
 
-class HyperNetwork(nn.Module):
+@made_with(writer=lambda: mlp(3, 8, 4 * 2 + 2), main=lambda: nn.Linear(4, 2))
+def HyperNetwork(self, x: Tensor, task: Tensor) -> tuple[Tensor, Tensor]:
     """A network that writes the weights of another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writer, self.main = mlp(3, 8, 4 * 2 + 2), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor, task: Tensor) -> tuple[Tensor, Tensor]:
-        made = self.writer(task)
-        weights = {"weight": made[:8].view(2, 4), "bias": made[8:]}
-        each = torch.vmap(lambda row: F.linear(row, weights["weight"]))(x)
-        return torch.func.functional_call(self.main, weights, x), each
+    made = self.writer(task)
+    weights = {"weight": made[:8].view(2, 4), "bias": made[8:]}
+    each = torch.vmap(lambda row: F.linear(row, weights["weight"]))(x)
+    return torch.func.functional_call(self.main, weights, x), each
 
 
-class ParameterLists(nn.Module):
+@made_with(
+    weights=lambda: nn.ParameterList(torch.randn(5, 5) / 3 for _ in range(3)),
+    cores=lambda: nn.ParameterDict({name: torch.randn(2, 3, 2) for name in "abc"}),
+)
+def ParameterLists(self, x: Tensor) -> tuple[Tensor, Tensor]:
     """Loops over lists and dictionaries of parameters, used functionally."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weights = nn.ParameterList(torch.randn(5, 5) / 3 for _ in range(3))
-        self.cores = nn.ParameterDict({name: torch.randn(2, 3, 2) for name in "abc"})
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        for weight in self.weights:
-            x = F.gelu(x @ weight) + x
-        train = torch.einsum("aib,bjc,ckd->aijkd", *(self.cores[name] for name in "abc"))
-        return x, train.sum((0, -1))
+    for weight in self.weights:
+        x = F.gelu(x @ weight) + x
+    train = torch.einsum("aib,bjc,ckd->aijkd", *(self.cores[name] for name in "abc"))
+    return x, train.sum((0, -1))
 
 
-class LowRankAdapter(nn.Module):
+@made_with(
+    base=lambda: nn.Linear(6, 6).requires_grad_(False),
+    down=lambda: nn.Parameter(torch.randn(2, 6) / 3),
+    up=lambda: nn.Parameter(torch.randn(6, 2) / 3),
+)
+def LowRankAdapter(self, x: Tensor) -> Tensor:
     """A frozen layer with a trained low-rank correction, merged and not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.base = nn.Linear(6, 6).requires_grad_(False)
-        self.down, self.up = nn.Parameter(torch.randn(2, 6) / 3), nn.Parameter(torch.randn(6, 2) / 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            return self.base(x) + F.dropout(x, 0.1) @ self.down.T @ self.up.T
-        return F.linear(x, self.base.weight + self.up @ self.down, self.base.bias)
+    if self.training:
+        return self.base(x) + F.dropout(x, 0.1) @ self.down.T @ self.up.T
+    return F.linear(x, self.base.weight + self.up @ self.down, self.base.bias)
 
 
 def lazy() -> nn.Module:
@@ -151,24 +143,17 @@ class Hooks(nn.Module):
         return self.net(x)
 
 
-class FakeQuantised(nn.Module):
+@made_with(layer=lambda: nn.Linear(5, 4), low=lambda: Buffer(torch.tensor(0.0)), high=lambda: Buffer(torch.tensor(0.0)))
+def FakeQuantised(self, x: Tensor) -> tuple[Tensor, Tensor]:
     """Quantisation-aware training: observers, fake quantisation, a straight-through rounding by hand."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(5, 4)
-        self.register_buffer("low", torch.tensor(0.0))
-        self.register_buffer("high", torch.tensor(0.0))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        if self.training:
-            self.low.copy_(torch.minimum(self.low, x.detach().min()))
-            self.high.copy_(torch.maximum(self.high, x.detach().max()))
-        scale = ((self.high - self.low) / 255).clamp(min=1e-3).float()
-        x = torch.fake_quantize_per_tensor_affine(x.float(), scale, torch.tensor(0, dtype=torch.int32), -128, 127)
-        weight = self.layer.weight
-        rounded = (weight * 16).round() / 16
-        return F.linear(x.to(weight.dtype), weight + (rounded - weight).detach(), self.layer.bias), scale
+    if self.training:
+        self.low.copy_(torch.minimum(self.low, x.detach().min()))
+        self.high.copy_(torch.maximum(self.high, x.detach().max()))
+    scale = ((self.high - self.low) / 255).clamp(min=1e-3).float()
+    x = torch.fake_quantize_per_tensor_affine(x.float(), scale, torch.tensor(0, dtype=torch.int32), -128, 127)
+    weight = self.layer.weight
+    rounded = (weight * 16).round() / 16
+    return F.linear(x.to(weight.dtype), weight + (rounded - weight).detach(), self.layer.bias), scale
 
 
 def quantised() -> nn.Module:
@@ -189,25 +174,23 @@ class Standardised(nn.Conv2d):
         return self._conv_forward(x, weight / (weight.std((1, 2, 3), keepdim=True) + 1e-5), self.bias)
 
 
-class Conditional(nn.Module):
+@made_with(
+    conv=lambda: Standardised(3, 4, 3, padding=1),
+    gamma=lambda: nn.Embedding(5, 4),
+    batch=lambda: nn.BatchNorm2d(4, affine=False),
+    instance=lambda: nn.InstanceNorm2d(4),
+    group=lambda: nn.GroupNorm(2, 4),
+    squeeze=lambda: nn.Sequential(nn.Conv2d(4, 2, 1), nn.ReLU(), nn.Conv2d(2, 4, 1), nn.Sigmoid()),
+    drop=lambda: nn.Dropout2d(0.3),
+)
+def Conditional(self, x: Tensor, label: Tensor) -> Tensor:
     """Normalisations of every kind, one conditioned on a class, with squeeze-excitation and stochastic depth."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.gamma = Standardised(3, 4, 3, padding=1), nn.Embedding(5, 4)
-        self.batch, self.instance, self.group = nn.BatchNorm2d(4, affine=False), nn.InstanceNorm2d(4), nn.GroupNorm(2, 4)
-        self.squeeze, self.drop = (
-            nn.Sequential(nn.Conv2d(4, 2, 1), nn.ReLU(), nn.Conv2d(2, 4, 1), nn.Sigmoid()),
-            nn.Dropout2d(0.3),
-        )
-
-    def forward(self, x: Tensor, label: Tensor) -> Tensor:
-        x = self.batch(self.conv(x)) * self.gamma(label)[:, :, None, None]
-        branch = F.layer_norm(self.group(self.instance(x)), x.shape[1:])
-        branch = branch * self.squeeze(branch.mean((2, 3), keepdim=True))
-        if self.training and torch.rand(()) < 0.2:
-            return x
-        return x + self.drop(branch)
+    x = self.batch(self.conv(x)) * self.gamma(label)[:, :, None, None]
+    branch = F.layer_norm(self.group(self.instance(x)), x.shape[1:])
+    branch = branch * self.squeeze(branch.mean((2, 3), keepdim=True))
+    if self.training and torch.rand(()) < 0.2:
+        return x
+    return x + self.drop(branch)
 
 
 def cases() -> list[Case]:

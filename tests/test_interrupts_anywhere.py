@@ -56,7 +56,9 @@ def test_so_does_what_the_handler_of_another_signal_raises(name):
     assert not [found for at in at_lines if (found := interrupts.interrupted(case, at, signal.SIGTERM, SystemExit))]
 
 
-@pytest.mark.parametrize("name", ["log", "log_with_gradients", "validate", "activation", "extract", "replay", "compare"])
+@pytest.mark.parametrize(
+    "name", ["log", "log_with_gradients", "validate", "activation", "extract", "replay", "compare", "log_backward"]
+)
 def test_so_does_a_time_limit_whose_error_is_an_exception(name):
     signal.signal(signal.SIGTERM, Limit())
     case = interrupts.CASES[name]

@@ -352,3 +352,34 @@ def test_a_gradient_that_should_be_zero_is_no_error(dtype):
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
     comparison = tl.compare_models(model, copy.deepcopy(model).to(dtype), x, loss=lambda out: out.float().square().mean())
     assert comparison.verdict == "equal within tolerance", comparison
+
+
+class Offset(nn.Module):
+    """Layer norms of numbers that are nearly equal: each of them, a single call, loses most digits of what it is given."""
+
+    def __init__(self, eps=1e-5):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+        self.norms = nn.ModuleList(nn.LayerNorm(16, eps=eps) for _ in range(4))
+
+    def forward(self, t):
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            t = norm(layer(t) * 1e-3 + 5)
+        return t
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(torch.float64, torch.float32), (torch.float32, torch.bfloat16)])
+def test_a_call_that_loses_digits_by_itself_is_rounding_and_no_culprit(ours, theirs):
+    t = torch.rand(3, 16, dtype=ours)
+    comparison = tl.compare_models(Offset().to(ours), Offset().to(theirs), t)
+    assert comparison.verdict == "different"
+    assert comparison.culprit is None, comparison.headline
+    assert "no operation is wrong by itself; rounding grows" in comparison.headline
+    assert comparison.largest_jump.a.layer_type == "layernorm"
+
+
+def test_another_argument_is_a_culprit_also_where_rounding_is_as_large():
+    t = torch.rand(3, 16, dtype=torch.float64)
+    comparison = tl.compare_models(Offset().double(), Offset(1.1e-5).float(), t)
+    assert comparison.culprit.arguments == (("eps", 1e-5, 1.1e-5),)

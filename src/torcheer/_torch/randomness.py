@@ -124,7 +124,10 @@ class random_as_found(Managed["random_as_found"]):  # noqa: N801 - used as a fun
 def _are_others_busy() -> bool:
     """True if another thread runs code that uses torch or random numbers, and is not waiting."""
     frames = sys._current_frames()
-    del frames[threading.get_ident()]  # the current frame, which refers to `frames`
+    del frames[threading.get_ident()]  # which holds `frames`
+    for thread in threading.enumerate():
+        if thread.name.startswith(OWN_THREADS) and thread.ident is not None:
+            frames.pop(thread.ident, None)  # they draw nothing
     return any(map(_is_busy, frames.values()))
 
 
@@ -143,6 +146,7 @@ def _is_busy(innermost: FrameType) -> bool:
     return False
 
 
+OWN_THREADS: Final = "torcheer-"  # how the names of this library's threads begin
 _STANDARD: Final = sysconfig.get_path("stdlib")
 _COMPILE_WORKERS: Final = os.path.join(os.path.dirname(torch.__file__), "_inductor", "compile_worker")
 

@@ -23,7 +23,7 @@ from torch.nn import Module, Parameter
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
-from .._cleanup import cleaning, pass_interrupts_on
+from .._cleanup import cleaning, held_signals, is_interrupt, pass_interrupts_on
 from .._text import few
 from ..errors import BackwardFailed, MissingInTorch, StateNotRestored
 from .addresses import roots_of
@@ -484,7 +484,7 @@ class LeftBehind:
             return
         if task not in self._tasks:
             self._end_with(task)
-        with _lock:
+        with held_signals(), _lock:
             if not self._is_there:
                 for other in [one for one in _there if not one._touched.isdisjoint(self._touched)]:
                     other._take_away()
@@ -516,7 +516,9 @@ class LeftBehind:
     def is_over(self, task: int) -> None:
         """Called when a backward pass ended or raised."""
         self._tasks.discard(task)
-        with _lock:
+        if not self._is_there:
+            return
+        with held_signals(), _lock:
             if self._is_there and not self._tasks:
                 self._take_away()
 
@@ -554,11 +556,12 @@ class LeftBehind:
             for step in [*(one.restore for one in self._others), *counts]:
                 try:
                     step()
-                except Exception as error:
-                    problems.append(f"{type(error).__name__}: {error}")
-                except BaseException as error:  # comes once: the step is repeated, and the interrupt is raised again at the end
-                    interrupt = error
-                    step()
+                except BaseException as error:
+                    if is_interrupt(error):  # comes once: this step is taken again, and the interrupt goes on afterwards
+                        interrupt = error
+                        step()
+                    else:
+                        problems.append(f"{type(error).__name__}: {error}")
         self._others = now
         return problems, interrupt
 
@@ -893,14 +896,15 @@ class StateRestorer:
         """Run one step of restoring. An error is noted under the name of its subject, and does not stop the other steps."""
         try:
             return action(*args)
-        except Exception as error:
-            self._note(name(about), f"{type(error).__name__}: {error}")
-        except BaseException as interrupt:  # comes once: this step is repeated, and the interrupt is raised again at the end
-            self.interrupt = interrupt
+        except BaseException as error:
+            if not is_interrupt(error):
+                self._note(name(about), f"{type(error).__name__}: {error}")
+                return None
+            self.interrupt = error  # comes once: this part is done again, and the interrupt goes on afterwards
             try:
                 return action(*args)
-            except BaseException as error:
-                self._note(name(about), f"{type(error).__name__}: {error}")
+            except BaseException as again:
+                self._note(name(about), f"{type(again).__name__}: {again}")
         return None
 
     def _note(self, what: str, why: str) -> None:

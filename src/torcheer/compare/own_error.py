@@ -10,6 +10,7 @@ If `b` has a less precise dtype, the calls of `a` are repeated too, on values ro
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,21 +18,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._torch.containers import replace_tensors
 from .._torch.functions.facts import Origin
 from .._torch.internals import DisableTorchFunction
 from .._torch.memory import cloned
 from .._torch.tensor_table import storages_of
-from ..errors import ReplayFailed
+from ..errors import ReplayFailed, TorcheerError
 from ..log.records import OperationRecord
 from ..replay.comparison import same_bits
-from ..replay.machine import Machine, WouldWrite, is_uninitialised
+from ..replay.machine import Machine, WouldWrite, call_again, is_uninitialised, outcome
 from ..replay.walk import tensors_of
 from .alignment import Alignment
 from .measures import Difference, difference, is_measurable, lower, rounded, tolerance_of
 from .steps import Side, first_after
 
-_PER_CALL = 0.1  # by which each unmatched call before an operation widens its tolerance
-_MOST = 2.0  # the largest factor for all of them together
+_PER_CALL = 0.1  # by how much each call without a match before an operation widens its tolerance
+_ROUNDINGS = 8.0  # how much further a call may be off than it is where each value it is given is off by one step
+_MOST = 2.0  # by how much all of them together do at most
 
 
 @dataclass(slots=True)
@@ -153,6 +156,15 @@ class Observer(ABC):
         return not given.isdisjoint(storages_of(value))
 
 
+def _rounded_otherwise(tensor: Tensor) -> Tensor:
+    """A tensor with every other value one step up, the others one step down."""
+    if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.numel() == 0:
+        return tensor
+    steps = torch.full((tensor.numel(),), torch.finfo(tensor.dtype).eps, dtype=torch.float64, device=tensor.device)
+    steps[1::2] *= -1
+    return (tensor.detach().double() * (1 + steps.view(tensor.shape))).to(tensor.dtype)
+
+
 def _is_alike(one: Tensor, other: Tensor) -> bool:
     """Whether torch copies the values of one tensor into the other: not from a dense one into a sparse one, for example."""
     return one.shape == other.shape and one.layout is other.layout and one.is_quantized is other.is_quantized
@@ -264,6 +276,8 @@ class _RunOnA(Observer):
             return self._replaced(number, value, target)
         self.run.inherited[number] = difference(value, self.side.value(number))
         allowed = self.run.tolerances[number] = self._allowed(record, target, value, calls)
+        if own is not None and own.relative > allowed and calls == 1 and self._only_rounds(number, value, own, target):
+            allowed = self.run.tolerances[number] = own.relative
         is_clean = own is not None and own.relative <= allowed
         if not is_clean:
             self.run.dirty.add(number)
@@ -272,6 +286,22 @@ class _RunOnA(Observer):
             return self._replaced(number, value, rounded(target, value.dtype))
         self._apart.add(number)
         return value
+
+    def _only_rounds(self, number: int, value: Tensor, own: Difference, target: Tensor) -> bool:
+        """Whether the same call, in another dtype, is as far off when what it is given is off by rounding alone."""
+        record, partner = self.side.log.operations[number], self._alignment.a.log.operations[self._alignment.of_b[number]]
+        is_same = record.function.type == partner.function.type and record.dtype != partner.dtype
+        if not is_same or not math.isfinite(own.relative) or repr(record.template) != repr(partner.template):
+            return False
+        if record.function.is_random or record.details.mutated or record.origin is not Origin.OPERATION:
+            return False
+        try:
+            args, kwargs = replace_tensors(self._arguments, _rounded_otherwise)
+            again = outcome(record, call_again(record, args, kwargs), args, kwargs)
+        except (TorcheerError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError):
+            return False
+        grown = difference(value, again.detach(), like=target) if isinstance(again, Tensor) else None
+        return grown is not None and own.relative <= _ROUNDINGS * grown.relative
 
     def _allowed(self, record: OperationRecord, target: Tensor, value: Tensor, calls: int) -> float:
         if self._tolerance is not None:

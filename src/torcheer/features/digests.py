@@ -52,7 +52,7 @@ def state_digests(model: Module) -> dict[str, str]:
     """A digest of every parameter and buffer of a model, by name."""
     named = (*model.named_parameters(), *model.named_buffers())
     tensors = {name: one for name, one in named if not is_lazy(one)}
-    with ThreadPoolExecutor(4) as pool:  # hashing releases the GIL
+    with ThreadPoolExecutor(4, "torcheer-hashes") as pool:  # hashing does not hold Python's lock
         return dict(zip(tensors, pool.map(tensor_digest, tensors.values()), strict=True))
 
 

@@ -108,7 +108,7 @@ def test_a_block_that_vanishes_after_it_was_listed_is_told(folder, monkeypatch):
         return found
 
     monkeypatch.setattr(LocalStorage, "sizes", vanishing)
-    with pytest.raises(UnreadableFile, match=r"block-00000002.* is gone"):
+    with pytest.raises(UnreadableFile, match=r"block-00000002.* is missing"):
         tl.open_features(folder)
     features = tl.open_features(folder)
     shutil.rmtree(folder)

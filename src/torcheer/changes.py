@@ -292,8 +292,8 @@ def _contents(value: Any) -> Tensor:
 class mean(Change):  # noqa: N801
     """A precomputed mean (mean ablation): a number, or a tensor that broadcasts to the value.
 
-    Or features: of a layer (`features["layer3"]`), of all layers (the layer with the same key is used), or the result of the
-    reducer `Mean`. These are means of the whole value, one per unit; with `at` or `heads` the same part is taken.
+    `value` may also be features: of a layer (`features["layer3"]`), of all layers (the layer with the same key is used), or the
+    result of the reducer `Mean`. These are means of the whole value, one per unit; with `at` or `heads` the same part is taken.
     """
 
     _is_held = True

@@ -287,7 +287,7 @@ def delete_and_register(self, t):
 
 def replace_the_registries(self, t):
     self._buffers = dict(self._buffers)
-    self.fc._parameters = {name: nn.Parameter(one * 2) for name, one in self.fc._parameters.items()}
+    self.fc._parameters = {name: nn.Parameter(torch.full(one.shape, 0.5)) for name, one in self.fc._parameters.items()}
     return self.fc(t) * self.memory
 
 

@@ -390,7 +390,7 @@ def _align_table(alignment: Alignment, ours: list[Step], theirs: list[Step]) -> 
 
 
 def _likeness(alignment: Alignment, a: Step, b: Step) -> float:
-    """The score of a match; 0 if it is impossible."""
+    """A score for how likely two steps correspond; 0 if they cannot."""
     if a.shape != b.shape or bool(a.states) != bool(b.states):
         return 0.0
     same_value = _same_value(alignment.a.value_signature(a.number), alignment.b.value_signature(b.number))

@@ -133,7 +133,7 @@ def _levels(graph: Graph) -> dict[str, int]:
 
 
 def _ladder(graph: Graph, options: PictureOptions) -> Iterator[View]:
-    """From most to least: unchanged, folded, rolled, then with fewer and fewer levels of modules open."""
+    """Views of decreasing size: unchanged, folded, rolled, then with fewer and fewer levels of modules open."""
     start = options.nesting_depth
     deepest = max(_levels(unroll(graph)).values(), default=0) + 1
     if start is None or start == "all":

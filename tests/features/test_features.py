@@ -257,7 +257,7 @@ def test_many_files_are_read_with_a_few_open(tmp_path, monkeypatch):
     assert len(list(tmp_path.glob("block-*"))) == 300
     order = torch.randperm(300)
     assert torch.equal(features["output"][order], x[order])
-    assert len(features._index._files) == 40
+    assert len(features._blocks._files) == 40
 
 
 def test_libraries_that_are_not_there_are_named(folder, tmp_path, monkeypatch):

@@ -50,6 +50,19 @@ def test_a_fact_with_a_row_is_printed_and_shown_on_the_page():
     assert node["rows"] == [("Autocast", "bfloat16 on cpu")]
 
 
+def test_a_layer_prints_the_rows_that_its_passes_have():
+    layer = nn.Linear(3, 3)
+
+    def twice(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            x = layer(x)
+        with torch.autocast("cpu", torch.float16):
+            return layer(x)
+
+    history = torcheer.log_forward_pass(twice, torch.rand(1, 3))
+    assert "\tAutocast: bfloat16 on cpu, float16 on cpu\n" in str(history["linear_1"])
+
+
 def test_a_fact_without_a_value_has_no_row():
     history = torcheer.log_forward_pass(nn.Linear(2, 3), torch.rand(1, 2))
     assert history["linear_1"].autocast is None

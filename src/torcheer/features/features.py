@@ -39,13 +39,13 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
     def __init__(self, index: BlockIndex, column: str, name: str, padding: float | None = None) -> None:
         self.name = name
         self.padding = padding  # fills samples up to the largest shape; None: no padding
-        self._index, self._key = index, column
+        self._blocks, self._key = index, column
 
     # Properties -----------------------------------------------------------------------------------------------------
 
     @property
     def _column(self) -> Column:
-        return self._index.column(self._key)
+        return self._blocks.column(self._key)
 
     def __len__(self) -> int:
         return self._column.rows
@@ -84,7 +84,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
 
     def pad(self, value: float = 0) -> LayerFeatures:
         """The same layer, with each sample padded at the end of each dimension to the largest of the requested samples."""
-        return LayerFeatures(self._index, self._key, self.name, value)
+        return LayerFeatures(self._blocks, self._key, self.name, value)
 
     @property
     def said_shape(self) -> str:
@@ -144,7 +144,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         number %= len(self)
         piece, first, _ = next(self._column.between(number, number + 1))
         with enough_memory(f"a sample of {self.name!r}"):
-            return self._index.rows(piece, first).clone()
+            return self._blocks.rows(piece, first).clone()
 
     def _numbers(self, rows: Any) -> np.ndarray[Any, Any]:
         """The sample numbers that an index means: a mask or numbers, in a tensor, an array or a list."""
@@ -197,7 +197,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         is_basic = all(one is Ellipsis or isinstance(one, (int, slice)) for one in rest)
         found: Tensor | None = None
         for piece, inside, to in parts:
-            rows = self._index.rows(piece, inside)
+            rows = self._blocks.rows(piece, inside)
             if rest and is_basic:
                 rows = rows[_joined(slice(None), rest)]
             if found is None:
@@ -215,7 +215,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
         samples: list[Any] = [None] * count
         for piece, inside, to in parts:
             places = range(to.start, to.stop) if isinstance(to, slice) else to.tolist()
-            for place, row in zip(places, self._index.rows(piece, inside).clone(), strict=True):
+            for place, row in zip(places, self._blocks.rows(piece, inside).clone(), strict=True):
                 samples[place] = row
         if self.padding is None:
             return [sample[rest] for sample in samples] if rest else samples
@@ -318,11 +318,11 @@ class Features(FeatureStatistics):
                 f"there are no features in {self._storage.location}: it has no {PLAN}, the first file that extract() writes."
             )
         self.plan = plan
-        self._index = BlockIndex(self._storage, self.layers)
+        self._blocks = BlockIndex(self._storage, self.layers)
 
     def refresh(self) -> Features:
         """Look for blocks written since."""
-        self._index.refresh()
+        self._blocks.refresh()
         return self
 
     @property
@@ -332,7 +332,7 @@ class Features(FeatureStatistics):
 
     def version(self) -> str:
         """A text that changes when the plan changes or blocks are added."""
-        said = (self.plan.to_bytes(), [block.file for block in self._index.blocks])
+        said = (self.plan.to_bytes(), [block.file for block in self._blocks.blocks])
         return blake2b(repr(said).encode(), digest_size=12).hexdigest()
 
     # Layers ---------------------------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ class Features(FeatureStatistics):
 
     def __getitem__(self, name: str) -> LayerFeatures:
         if name in self.layers:
-            return LayerFeatures(self._index, f"{LAYERS}{name}", name)
+            return LayerFeatures(self._blocks, f"{LAYERS}{name}", name)
         if name in self.plan.layers:
             raise LayerNotFound(
                 f"the values of {name!r} are not stored, only the results of reducers: features.mean({name!r}), "
@@ -367,28 +367,28 @@ class Features(FeatureStatistics):
     @property
     def samples(self) -> Tensor:
         """The number of each row's sample in the data, also if a loader shuffles."""
-        return sample_numbers(self._index)
+        return sample_numbers(self._blocks)
 
     @property
     def ids(self) -> Tensor | list[str] | None:
         """The ids of the samples, if `ids=` was given: integers or texts."""
-        return self._read(IDS) if self._index.has(IDS) else None
+        return self._read(IDS) if self._blocks.has(IDS) else None
 
     @property
     def labels(self) -> dict[str, Tensor | list[str]]:
         """The items of batches other than the model's arguments, by name: numbers or texts."""
-        return {name: self._read(f"{LABELS}{name}") for name in sorted(self._index.names(LABELS))}
+        return {name: self._read(f"{LABELS}{name}") for name in sorted(self._blocks.names(LABELS))}
 
     @property
     def tokens(self) -> Tokens | None:
         """With `flatten="tokens"`: the sample of each row, and the position of its token."""
         if self.plan.settings.get("flatten") != "tokens":
             return None
-        return Tokens(*(LayerFeatures(self._index, name, name)[:] for name in (TOKEN_SAMPLES, TOKEN_POSITIONS)))
+        return Tokens(*(LayerFeatures(self._blocks, name, name)[:] for name in (TOKEN_SAMPLES, TOKEN_POSITIONS)))
 
     def _read(self, column: str) -> Any:
-        texts = self._index.texts(column)
-        return list(texts) if texts is not None else LayerFeatures(self._index, column, column)[:]
+        texts = self._blocks.texts(column)
+        return list(texts) if texts is not None else LayerFeatures(self._blocks, column, column)[:]
 
     # Completeness ---------------------------------------------------------------------------------------------------
 
@@ -403,16 +403,16 @@ class Features(FeatureStatistics):
         count = self._block_count()
         if count is None:
             return None
-        there = {block.number for block in self._index.blocks}
+        there = {block.number for block in self._blocks.blocks}
         return [number for number in range(count) if number not in there]
 
     def _missing_count(self) -> int | None:
         count = self._block_count()
-        return None if count is None else count - sum(block.number < count for block in self._index.blocks)
+        return None if count is None else count - sum(block.number < count for block in self._blocks.blocks)
 
     def _block_count(self) -> int | None:
         """The total number of blocks; None while it is unknown."""
-        end, there = read_end(self._storage), len(self._index.blocks)
+        end, there = read_end(self._storage), len(self._blocks.blocks)
         if end is not None and end[0] - there > _MOST_MISSING:
             raise UnreadableFile(
                 f"{END} in {self._storage.location} says that {end[0]:,} blocks belong here, and {there:,} are there: it is "
@@ -451,7 +451,7 @@ class Features(FeatureStatistics):
     def __repr__(self) -> str:
         missing = self._missing_count()
         state = "complete" if missing == 0 else "being written" if missing is None else f"{missing} blocks are missing"
-        title = f"Features of {self.plan.model} in {self._storage.location}: {self._index.samples} samples, {state}"
+        title = f"Features of {self.plan.model} in {self._storage.location}: {self._blocks.samples} samples, {state}"
         shown = {name: name or "''" for name in self.plan.layers}  # '' is the model itself
         width = max(map(len, shown.values()), default=0)
         return "\n".join([title, *(f"  {text:{width}}  {self._layer_text(name)}" for name, text in shown.items())])

@@ -571,7 +571,7 @@ def _side(features: Any, which: str) -> Side:
     if isinstance(features, FeatureStatistics):
         if not features:
             raise InvalidArgument(f"the values of no layer of {which} are stored, only the results of reducers.")
-        names = sample_names(features._index)
+        names = sample_names(features._blocks)
         numbers = names.of_rows(torch.arange(len(features[next(iter(features))])))
         return Side(features, names.ids_of(numbers), numbers.tolist(), features.title)
     if isinstance(features, Mapping) and features and all(isinstance(name, str) for name in features):

@@ -160,7 +160,7 @@ def _facts(operation: Operation) -> list[str]:
         f"\tTime elapsed: {_seconds([operation])}",
         f"\tOutput of modules: {listed(address if len(calls[address]) == 1 else name for address, name in exited)}",
         *([f"\tOutput of bottom-level module: {alone}"] if alone is not None else []),
-        *(f"\t{fact.row}: {value}" for fact, value in rows_of(operation)),
+        *_rows_of([operation]),
         f"\tLookup keys: {_keys(operation.lookup_keys)}",
     ]
 
@@ -177,6 +177,15 @@ def _gradient(operation: Operation) -> list[str]:
 def _seconds(passes: list[Operation]) -> str:
     known = [one.func_time_elapsed for one in passes if one.func_time_elapsed is not None]
     return f"{sum(known): .3E}s" if len(known) == len(passes) else "unknown, it ran in code that cannot be watched"
+
+
+def _rows_of(passes: list[Operation]) -> list[str]:
+    """The facts that are declared with a row, each with the values that the passes have."""
+    found: dict[str | None, dict[str, None]] = {}
+    for one in passes:
+        for fact, value in rows_of(one):
+            found.setdefault(fact.row, {})[str(value)] = None
+    return [f"\t{title}: {listed(values, 4)}" for title, values in found.items()]
 
 
 def _keys(keys: list[int | str]) -> str:
@@ -256,6 +265,7 @@ def describe_layer(layer: Layer) -> str:
         f"\tFunction: {_function(first)}",
         f"\tComputed inside module: {first.containing_module or 'not computed inside a module'}",
         f"\tTime elapsed: {_seconds(passes)} in all",
+        *_rows_of(passes),
         f"\tLookup keys: {_keys(layer.lookup_keys)}",
     ]
     return "\n".join(lines)

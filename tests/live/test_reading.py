@@ -676,3 +676,28 @@ def test_a_model_that_is_checkpointed_as_a_whole_is_read_where_backward_runs_in_
         made.sum().backward()
     assert torch.equal(values["0"], model[0](t))
     assert torch.equal(values[""], made)
+
+
+def test_a_value_whose_memory_the_model_frees_is_the_copy_and_one_read_afterwards_is_lost():
+    """torch ends the process where freed memory is read."""
+
+    class Freeing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("memory", torch.rand(4, 3))
+            self.before, self.after = nn.Identity(), nn.Identity()
+
+        def forward(self, t):
+            row = self.before(self.memory[0])
+            y = t + row
+            self.memory.untyped_storage().resize_(0)
+            self.after(row)
+            return y
+
+    model = Freeing()
+    expected = model.memory[0].clone()
+    with torcheer.tap(model, ["before", "after"]) as values:
+        model(torch.rand(4, 3))
+    assert torch.equal(values["before"], expected)
+    with pytest.raises(torcheer.ActivationLost, match="'after'"):
+        values["after"]

@@ -520,7 +520,7 @@ class LayerStatistics:
     """Statistics of the stored values of a layer. A base of `LayerFeatures`."""
 
     name: str
-    _index: BlockIndex
+    _blocks: BlockIndex
 
     @property
     @abstractmethod
@@ -537,7 +537,7 @@ class LayerStatistics:
         if not isinstance(reducer, Reducer):
             raise InvalidArgument(f"reduce takes a reducer, such as reducers.Mean() or reducers.TopK(20); got {reducer!r:.60}.")
         state = reducer.begin()
-        numbers = sample_names(self._index).of_rows(torch.arange(len(self)))
+        numbers = sample_names(self._blocks).of_rows(torch.arange(len(self)))
         width = math.prod(size or 1024 for size in self.shape[1:])
         at = 0
         for batch in self.batches(max(1, _VALUES_TOGETHER // max(1, width))):
@@ -573,7 +573,7 @@ class LayerStatistics:
 
         With `pictures`, a sheet of their pictures; see `Features.top`.
         """
-        found = nearest_samples(Rows(self.name, self), sample, k, measure, sample_names(self._index))
+        found = nearest_samples(Rows(self.name, self), sample, k, measure, sample_names(self._blocks))
         return found if pictures is None else found.pictures(pictures)
 
 
@@ -588,7 +588,7 @@ class FeatureStatistics(Mapping[str, Any]):
     """Statistics of features. A base of `Features`."""
 
     plan: Plan
-    _index: BlockIndex
+    _blocks: BlockIndex
     _storage: Storage
 
     @property
@@ -710,7 +710,7 @@ class FeatureStatistics(Mapping[str, Any]):
         numbers, values = found.numbers[unit], found.values[unit]
         numbers, values = numbers[numbers >= 0][:k], values[numbers >= 0][:k]
         title = f"{layer}, unit {unit}: {_words(found, len(numbers), 'it')}"
-        ids = sample_names(self._index).ids_of(numbers)
+        ids = sample_names(self._blocks).ids_of(numbers)
         left_out = int(found.left_out[unit])
         return ChosenSamples(title, "value", numbers, values, ids, left_out=left_out, row_title=f"unit {unit}")
 

@@ -25,7 +25,7 @@ from .._torch.internals import (
     write_count,
 )
 from .._torch.left_as_found import left_as_found
-from .._torch.memory import cloned, version_of
+from .._torch.memory import cloned, has_memory, version_of
 from .._torch.shapes import shape_of
 from ..capture import Numbering, Session, open_session, run_model
 from ..errors import ActivationLost, InvalidArgument, LayerNotFound
@@ -53,7 +53,7 @@ class TakenValue:
         self.tensor = tensor
         self._copy: Tensor | None = None
         self._is_parameter = any(isinstance(one, Parameter) for one in (tensor, base_of(tensor)))
-        if copies or self._is_parameter:
+        if (copies or self._is_parameter) and has_memory(tensor):
             with DisableTorchFunction(), without_transforms():
                 self._copy = cloned(tensor)
         self._version = version_of(tensor)
@@ -62,8 +62,11 @@ class TakenValue:
     def may_be_overwritten(self) -> bool:
         """Whether the tensor was written to since it was read; True for inference tensors, whose writes torch does not count.
 
-        Nor does it count writes through `.data`, so the tensor is compared with the copy, if there is one.
+        Nor does it count writes through `.data`, so the tensor is compared with the copy, if there is one. A tensor whose memory
+        was freed (`storage.resize_(0)`, as FSDP frees parameters) cannot be compared: reading it would end the process.
         """
+        if not has_memory(self.tensor):
+            return True
         if self._version < 0 or write_count(self.tensor) != self._version:
             return True
         if self._copy is None or type(self.tensor) not in (Tensor, Parameter):

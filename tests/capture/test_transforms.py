@@ -13,6 +13,7 @@ from torch.func import (
 )
 
 import torcheer
+from torch_version import TORCH
 from torcheer._torch.internals import is_functorch_wrapped
 
 x, y = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)), torch.ones(5, 1)
@@ -83,6 +84,16 @@ def test_what_a_transform_puts_into_a_module_is_not_taken_for_its_parameters():
 
 
 # FlexAttention masks and scores by functions under vmap -------------------------------------------------------------------
+
+
+def test_a_log_of_code_that_is_compiled_as_one_graph_warns_of_nothing():
+    """Inside a log it runs as it is written, which torch 2.12 warns of, once in a process: that is left to the program."""
+    compiled = torch.compile(lambda t: t.relu() + 1, backend="eager", fullgraph=True)
+    history = torcheer.log_forward_pass(compiled, x)
+    assert torch.equal(history["output"].tensor_contents, compiled(x))
+    if TORCH == (2, 12):
+        with torch.compiler.set_stance("force_eager"), pytest.warns(UserWarning, match="found no compiled frames"):
+            compiled(x)
 
 
 def test_memory_and_summary_know_what_a_transform_made():

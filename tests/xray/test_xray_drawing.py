@@ -100,6 +100,22 @@ def test_a_drawing_can_be_used_as_the_figure(training):
     assert repr(drawing).startswith("<drawing of step 7")
 
 
+@pytest.mark.parametrize("name", ["figure", "axes"])
+def test_an_attribute_that_matplotlib_lacks_is_named_where_the_figure_is_used(training, monkeypatch, name):
+    begin, _train = training
+    xray = begin()
+    xray.take_graphs(7)
+    drawing = xray.show_last_graphs()
+    assert drawing.wait(300)
+
+    def broken(*args, **kwargs):
+        raise AttributeError("module 'matplotlib' has no attribute 'rcParams'")
+
+    monkeypatch.setattr(drawer, "figure_of_snapshot", broken)
+    with pytest.raises(AttributeError, match=r"matplotlib.*rcParams"):
+        getattr(drawing, name)
+
+
 def test_a_run_that_is_only_read_is_shown_at_once(training, tmp_path, capsys):
     """No training waits for it: the file is there and its path printed when `show_last_graphs` returns."""
     begin, _train = training

@@ -869,6 +869,14 @@ def run_uncompiled(*, has_wrappers: bool = False) -> Iterator[None]:
         yield
 
 
+# What torch 2.12 warns of, once in a process, where code that is compiled with `fullgraph=True` runs as it is written.
+_NOT_COMPILED: Final = (
+    "torch.compile with fullgraph=True found no compiled frames. The frame was likely skipped (e.g., a non-infra torch "
+    "dispatch mode was active, dynamo was disabled, or the frame was skipped. This may become an error in the future."
+)
+_said_once = _later("torch._dynamo.utils.warn_once_cache", "keep a warning of torch 2.12 away that is for others", set())
+
+
 class _Eager:
     """Sets torch's stance, which all threads share, while anybody needs it; the last user restores it."""
 
@@ -876,11 +884,14 @@ class _Eager:
         self._lock = threading.RLock()  # reentrant: the end of a block may run while another begins on the same thread
         self._running = 0
         self._stance: Any = None
+        self._keeps_quiet = False
 
     def begin(self) -> None:
         with self._lock:
             if self._running == 0:
                 self._stance = torch.compiler.set_stance("force_eager")
+                self._keeps_quiet = _NOT_COMPILED not in _said_once()
+                _said_once().add(_NOT_COMPILED)
             self._running += 1
 
     def end(self) -> None:
@@ -889,6 +900,8 @@ class _Eager:
             if self._running == 0:
                 self._stance.__exit__(None, None, None)
                 self._stance = None
+                if self._keeps_quiet:
+                    _said_once().discard(_NOT_COMPILED)
 
 
 _eager = _Eager()

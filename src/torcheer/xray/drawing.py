@@ -275,6 +275,10 @@ class Drawing:
     @property
     def figure(self) -> Figure:
         """The Matplotlib figure, to save or change."""
+        return self._drawn()
+
+    def _drawn(self) -> Figure:
+        """The figure, by a method: an AttributeError inside a property would lead to `__getattr__`, and back."""
         self._shown.wait(_PATIENCE)
         if self._figure is None:
             if self.step is None:
@@ -286,7 +290,7 @@ class Drawing:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self.figure, name)
+        return getattr(self._drawn(), name)
 
     def _ipython_display_(self) -> None:
         """Show nothing: the figure is shown already."""

@@ -1,4 +1,4 @@
-"""What a pass cost: FLOPs, time, memory. Worked out from the log, after the pass."""
+"""Computes what a pass cost from its log, after the pass: FLOPs, time and memory. Also reads attention and finds NaN."""
 
 from .._torch.functions.calls import Operand as Operand
 from .._torch.functions.flops import Work as Work

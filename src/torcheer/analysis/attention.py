@@ -1,8 +1,8 @@
-"""Attention in a log: queries, keys, values and the pattern of each head, also where attention ran as one fused call.
+"""Finds attention in a log: queries, keys, values and the pattern (the weights) of each head, fused or written out.
 
-A fused call does not return its pattern, so it is computed from the arguments (`fused.py`). Where attention is written out, the
-pattern is the result of its softmax (`written_out.py`). `head_axis.py` finds which elements of other values, such as
-projections, belong to which head.
+Written-out attention is `softmax(q @ k.mT) @ v`; its pattern is the result of the softmax. A fused call does not return its
+pattern, so the pattern is computed from the call's arguments (`READERS`). `heads_of` and `attention_in` accept both kinds.
+`head_axis` finds which elements of other values, such as projections, belong to which head.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from ..errors import InvalidArgument, LayerNotFound, TorcheerError
 from ..log.operation import OperationFacts, children_of, index_of, parents_of
 from ..log.templates import fill_call
 
-# Finds attention that is written out, `softmax(q @ k.mT) @ v`, and how many heads it has where they share a
+# Finds attention that is written out, `softmax(q @ k.mT) @ v`, and its number of heads if batch and heads share a
 # dimension.
 
-CALLS_WITH_HEADS = frozenset({"scaled_dot_product_attention", "flex_attention"})  # fused, of queries that are heads already
+# Fused functions whose queries, keys and values are already split into heads.
+CALLS_WITH_HEADS = frozenset({"scaled_dot_product_attention", "flex_attention"})
 _SOFTMAX = frozenset({"softmax", "safe_softmax", "masked_softmax"})
 _PRODUCTS = frozenset({"matmul", "bmm", "baddbmm", "einsum", "mm", "addbmm"})
 # Functions, besides views, that may be between a product and its softmax, and between the softmax and the next product.
@@ -44,36 +45,36 @@ _Neighbours = Callable[[OperationFacts], list[OperationFacts]]
 
 
 def is_written_out(operation: OperationFacts) -> bool:
-    """Whether it is the softmax of a product of two activations, and is itself multiplied with an activation."""
+    """True if an operation is the softmax of a product of two activations, and its result is multiplied with an activation."""
     if not operation._record.function.is_in(_SOFTMAX) or len(operation.tensor_shape or ()) < 2:
         return False
     return scoring(operation) is not None and weighing(operation) is not None
 
 
 def scoring(operation: OperationFacts) -> OperationFacts | None:
-    """The product that a softmax got its scores from."""
+    """The matrix product that computed the scores of a softmax."""
     return next((one for one in _around(operation, parents_of) if is_product(one)), None)
 
 
 def weighing(operation: OperationFacts) -> OperationFacts | None:
-    """The product in which a pattern weighs values."""
+    """The matrix product of a pattern with the values."""
     return next((one for one in _around(operation, children_of) if is_product(one)), None)
 
 
 def is_product(operation: OperationFacts) -> bool:
-    """Whether two activations are multiplied as matrices."""
+    """True for a matrix product of two activations, without parameters."""
     return operation._record.function.is_in(_PRODUCTS) and not operation.parent_params
 
 
 def einsum_terms(equation: str) -> list[str] | None:
-    """The terms of an equation of two operands, its result last: `bhqd,bhkd->bhqk`; None for any other equation."""
+    """The terms of an einsum equation of two operands, the result last: `bhqd,bhkd->bhqk`; None for other equations."""
     left, arrow, out = equation.replace(" ", "").partition("->")
     terms = [*left.split(","), out]
     return terms if arrow and len(terms) == 3 and "." not in equation else None
 
 
 def is_rearranging(operation: OperationFacts) -> bool:
-    """Whether it only moves elements: views, reshapes, copies."""
+    """True for operations that only move elements: views, reshapes, copies."""
     function = operation._record.function
     return function.is_view or function.is_in(groups.RESHAPES) or function.is_in(groups.COPIES)
 
@@ -81,7 +82,7 @@ def is_rearranging(operation: OperationFacts) -> bool:
 def _around(
     operation: OperationFacts, following: _Neighbours, goes_through: Callable[[OperationFacts], bool] | None = None
 ) -> list[OperationFacts]:
-    """The operations before or after one, nearest first, up to those that do more than to move or scale elements."""
+    """The operations before or after an operation, nearest first. Stops behind operations that do not keep or move elements."""
     found: dict[OperationFacts, None] = {}
     waiting = following(operation)
     for _ in range(_REACH_TO_PRODUCT):
@@ -99,10 +100,10 @@ def _leaves_positions(operation: OperationFacts) -> bool:
 
 
 def head_count(operation: OperationFacts) -> int:
-    """How many heads attention has, also where batch and heads are one dimension, (batch × heads, queries, keys).
+    """The number of heads of attention, even if batch and heads are one dimension, (batch × heads, queries, keys).
 
-    Views of these tensors, or the tensors they are views of, tell: one is (batch, heads, …), or has all heads side by side in
-    its last dimension. 1 where there is no such view.
+    In that case the number is read from shapes of views before and after: (batch, heads, …), or all heads side by side in the
+    last dimension. 1 if there is no such view.
     """
     is_softmax = operation._record.function.is_in(_SOFTMAX)
     shape = operation.tensor_shape or ()
@@ -119,13 +120,13 @@ def head_count(operation: OperationFacts) -> int:
 
 
 def _count_after(made: OperationFacts) -> int:
-    """How many heads of attention's output are put side by side afterwards; 0 where none are."""
+    """The number of heads that are merged after attention; 0 if none are."""
     after = _around(made, children_of, is_rearranging)
     return next((count for one in after if is_rearranging(one) and (count := _merged(made, one))), 0)
 
 
 def _count_before(product: OperationFacts) -> int:
-    """How many heads the factors of a product were split into; 0 where they were not."""
+    """The number of heads that the factors of a product were split into; 0 if they were not split."""
     for factor in parents_of(product):
         for one in [factor, *_around(factor, parents_of, is_rearranging)]:
             count = _merged(factor, one)
@@ -135,7 +136,7 @@ def _count_before(product: OperationFacts) -> int:
 
 
 def _merged(apart: OperationFacts, other: OperationFacts) -> int:
-    """How many heads a tensor (batch × heads, length, size) has, by the shape of a view of it; 0 where that does not tell."""
+    """The number of heads of a tensor (batch × heads, length, size), from a view's shape; 0 if the shape does not show it."""
     shape, seen = apart.tensor_shape or (), other.tensor_shape or ()
     if len(shape) != 3 or not seen or not shape[0]:
         return 0
@@ -155,9 +156,9 @@ def _merged(apart: OperationFacts, other: OperationFacts) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Heads:
-    """Queries, keys, values and outputs of attention, each (batch, heads, length, size), and the pattern that weighs values.
+    """The pattern of attention, and its queries, keys, values and outputs, each (batch, heads, length, size).
 
-    Where queries share heads of keys and values, those have fewer heads. What the log does not tell is None.
+    In grouped-query attention, keys and values have fewer heads. Tensors that the log does not have are None.
     """
 
     pattern: Tensor  # (batch, heads, queries, keys)
@@ -173,7 +174,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which part of attention is computed: everything, or the first sample of the batch and every n-th query."""
+    """The part of attention to compute: everything, or only the first sample of the batch, or only every n-th query."""
 
     is_first_only: bool = False
     step: int = 1  # between queries
@@ -198,7 +199,7 @@ WHOLE = Part()
 
 @contextlib.contextmanager
 def _what_does_not_fit() -> Iterator[None]:
-    """Tell where arguments are not those of attention, as the file of a saved history may say."""
+    """Raise `InvalidArgument` if arguments are not those of attention: a saved history's file may contain anything."""
     try:
         yield
     except (TorcheerError, torch.cuda.OutOfMemoryError):
@@ -210,21 +211,22 @@ def _what_does_not_fit() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """One attention of a log. It holds the tensors that its heads are computed from, when they are asked for."""
+    """One attention of a log. Keeps its arguments; `heads()` computes from them."""
 
     shape: tuple[int, int, int, int]  # of the pattern: samples, heads, queries, keys
     work_out: Callable[[Part], Heads]
 
     def heads(self, part: Part = WHOLE) -> Heads:
-        """Its heads."""
+        """Compute the heads, or a part of them."""
         with torch.no_grad(), DisableTorchFunction(), _what_does_not_fit():
             return self.work_out(part)
 
 
 def with_heads(value: Tensor, count: int) -> Tensor | None:
-    """A tensor as (batch, heads, length, size); it may have no batch, several, or batch and `count` heads in one dimension.
+    """View a tensor as (batch, heads, length, size).
 
-    None where the dimension of batch and heads is no multiple of `count`.
+    It may have no batch dimension, several, or batch and `count` heads in one dimension. None if that dimension is no
+    multiple of `count`.
     """
     if value.dim() < 3:
         return value[(None,) * (4 - value.dim())]
@@ -233,7 +235,7 @@ def with_heads(value: Tensor, count: int) -> Tensor | None:
     return value.view(-1, count, *value.shape[1:]) if value.shape[0] % count == 0 else None
 
 
-# Attention that is written out: queries, keys and values are the factors of the products around its softmax.
+# Written-out attention: queries, keys and values are the factors of the matrix products around the softmax.
 
 
 def read_written_out(operation: OperationFacts) -> Attention:
@@ -257,9 +259,9 @@ def read_written_out(operation: OperationFacts) -> Attention:
 
 
 def _factors(product: OperationFacts, count: int, *, is_scoring: bool) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The two factors of a product and its result, each (batch, heads, length, size), where their shapes tell.
+    """The two factors of a product and its result, each (batch, heads, length, size); None for unsuitable shapes.
 
-    The second factor of scores is the keys, transposed.
+    With `is_scoring`, the second factor is the transposed keys; it is transposed back.
     """
     given = [one for one in (*product.creation_args, *product.creation_kwargs.values()) if isinstance(one, Tensor)]
     equation = next((one for one in product.creation_args if isinstance(one, str)), None)
@@ -267,7 +269,7 @@ def _factors(product: OperationFacts, count: int, *, is_scoring: bool) -> tuple[
         return _of_einsum(equation, product, is_scoring=is_scoring)
     if len(given) < 2:
         return None, None, None
-    first, second = (with_heads(one, count) for one in given[-2:])  # the first argument of `baddbmm` is only added
+    first, second = (with_heads(one, count) for one in given[-2:])  # `baddbmm` adds its first argument: it is no factor
     if second is not None and is_scoring:
         second = second.mT
     return first, second, with_heads(product.tensor_contents, count)
@@ -276,7 +278,7 @@ def _factors(product: OperationFacts, count: int, *, is_scoring: bool) -> tuple[
 def _of_einsum(
     equation: str, product: OperationFacts, *, is_scoring: bool
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The same, by the letters of an equation such as `bqhd,bkhd->bhqk`."""
+    """`_factors` for an einsum: dimensions are identified by the letters of the equation, as in `bqhd,bkhd->bhqk`."""
     tensors = [one for one in _flat(product.creation_args) if isinstance(one, Tensor)]
     *terms, out = einsum_terms(equation) or [""]
     if len(tensors) != 2 or len(out) != 4 or any(len(set(term)) != len(term) for term in (*terms, out)):
@@ -299,7 +301,7 @@ def _of_einsum(
 
 
 def _ordered(tensor: Tensor, letters: str, order: str) -> Tensor | None:
-    """A tensor with its dimensions in another order; a dimension that it does not have gets size 1."""
+    """Permute a tensor's dimensions from `letters` to `order`; missing dimensions get size 1."""
     if len(order) != 4 or not set(letters) <= set(order):
         return None
     here = [letter for letter in order if letter in letters]
@@ -314,9 +316,9 @@ def _flat(values: Any) -> list[Any]:
     return [inner for one in values for inner in (one if isinstance(one, (list, tuple)) else [one])]
 
 
-# Attention that ran as one call of torch: its pattern is computed from the arguments of the call.
+# Fused attention: the pattern is computed from the arguments of the call.
 #
-# Each reader takes the arguments from the log at once; the heads are computed from them when they are asked for.
+# Each reader takes the arguments from the log immediately, but computes heads only when `Attention.heads` is called.
 
 FROM_A_FILE = (
     "the pattern of flex_attention is computed by its functions score_mod and mask_mod, which no file can give back. Ask the "
@@ -356,7 +358,7 @@ def _scaled_dot_product(operation: OperationFacts) -> Attention:
 
 
 def _flex(operation: OperationFacts) -> Attention:
-    """`flex_attention`: one function changes each score, another one masks scores."""
+    """`flex_attention`: the user's `score_mod` changes scores, `mask_mod` masks them."""
     given = _arguments(operation, ("query", "key", "value", "score_mod", "block_mask", "scale"))
     q, k, v, outputs = given["query"], given["key"], given["value"], operation.tensor_contents
     mask_mod: Callable[..., Tensor] = given["block_mask"][-1]
@@ -378,7 +380,7 @@ def _flex(operation: OperationFacts) -> Attention:
 
 
 class _IndexByTensors(TorchFunctionMode):
-    """Makes `table[i]` work inside `vmap` where `i` is a tensor, as functions given to `flex_attention` may write it."""
+    """Makes `table[i]` with a tensor `i` work inside `vmap`, as users of `flex_attention` write it in `score_mod`."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -392,7 +394,7 @@ class _IndexByTensors(TorchFunctionMode):
 
 
 def _native(operation: OperationFacts) -> Attention:
-    """`nn.MultiheadAttention` on its fused path: the projections are inside."""
+    """`nn.MultiheadAttention` on its fused path: the call includes the projections."""
     names = ("query", "key", "value", "embed_dim", "num_head", "weight", "bias", "proj_weight", "proj_bias", "mask")
     given = _arguments(operation, (*names, "need_weights", "average_attn_weights", "mask_type"))
     return _projected(given["query"], given["num_head"], given)
@@ -437,7 +439,7 @@ def _shape(q: Tensor, k: Tensor) -> tuple[int, int, int, int]:
 
 
 def _scores(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
-    """The score of each query for each key, in float32 at least. Queries may share heads of keys."""
+    """The score of each query for each key, in float32 or wider. Repeats keys for grouped-query attention."""
     if k.shape[-3] != q.shape[-3]:
         k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
     dtype = torch.promote_types(q.dtype, torch.float32)
@@ -445,13 +447,13 @@ def _scores(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
 
 
 def _softmax(scores: Tensor, dtype: torch.dtype) -> Tensor:
-    """The pattern. All weights of a query that is masked from every key are zero, as in torch."""
+    """The softmax of scores. As in torch, a query that may attend to no key gets only zeros."""
     blind = (scores == -math.inf).all(-1, keepdim=True)
     return scores.softmax(-1).masked_fill(blind, 0).to(dtype)
 
 
 def _with_heads(value: Tensor, count: int) -> Tensor:
-    """A tensor as (batch, heads, length, size); of one head where it cannot have `count`."""
+    """View a tensor as (batch, heads, length, size); with one head if it cannot be split into `count`."""
     found = with_heads(value, count)
     return value[:, None] if found is None else found
 
@@ -468,7 +470,7 @@ READERS: dict[str, Callable[[OperationFacts], Attention]] = {
 
 
 def is_attention(operation: OperationFacts) -> bool:
-    """Whether an operation is attention: a fused call, or a softmax that weighs values."""
+    """True if an operation is attention: a fused call, or the softmax of written-out attention."""
     record = operation._record
     if is_fused(operation):
         return record.details.output_path in ((), (0,))  # the first of several results
@@ -476,12 +478,12 @@ def is_attention(operation: OperationFacts) -> bool:
 
 
 def is_fused(operation: OperationFacts) -> bool:
-    """Whether attention ran as one call, whose pattern has to be computed."""
+    """True for fused attention, whose pattern has to be computed."""
     return operation._record.function.plain_name in READERS
 
 
 def attention_of(operation: OperationFacts) -> Attention:
-    """The attention that an operation is; raises where its tensors were not saved."""
+    """The attention of an operation for which `is_attention` is true. Raises if its tensors were not saved."""
     if isinstance(operation.tensor_shape, RaggedShape):
         raise InvalidArgument(NESTED)
     read = READERS.get(operation._record.function.plain_name, read_written_out)
@@ -490,12 +492,12 @@ def attention_of(operation: OperationFacts) -> Attention:
 
 
 def heads_of(operation: OperationFacts) -> Heads | None:
-    """The heads of an operation that is attention; None for any other."""
+    """The heads of an operation that is attention; None for any other operation."""
     return attention_of(operation).heads() if is_attention(operation) else None
 
 
 def attention_in(operations: list[OperationFacts], key: Any) -> Tensor | list[Tensor]:
-    """The pattern of the attention among the operations that a key means; a list where there are several."""
+    """The attention pattern among these operations, which `key` means; a list if several are attention."""
     patterns = [attention_of(one).heads().pattern for one in operations if is_attention(one)]
     if not patterns:
         raise LayerNotFound(
@@ -505,22 +507,22 @@ def attention_in(operations: list[OperationFacts], key: Any) -> Tensor | list[Te
     return patterns[0] if len(patterns) == 1 else patterns
 
 
-# Which elements of a value belong to which attention head, found by following them to or from attention.
+# Finds which elements of a value belong to which attention head.
 #
-# A projection of queries is (batch, length, heads × size), and its shape does not say which elements are head 3. The
-# log does: the elements are numbered, and the numbers go through the same operations as the elements did (`view`,
-# `transpose`, `chunk`), until they are the queries of attention, whose heads are a dimension. For values after
-# attention, heads are followed from its output.
+# A projection of queries is (batch, length, heads × size), and its shape does not say which elements are head 3. So the
+# elements are numbered, and the logged operations (`view`, `transpose`, `chunk`) run on the numbers until these arrive at
+# the queries of attention, which have a dimension for heads. For values after attention, head numbers run from attention's
+# output to the value.
 
 _SAME_PLACE = groups.CONVERSIONS | groups.NORMALISATIONS | groups.DROPOUTS | frozenset({"add", "sub", "mul", "div"})
 _PUTS_TOGETHER = frozenset({"cat", "stack", "repeat", "repeat_interleave", "tile"})
 _REACH = 16  # the most operations between a value and attention
 _MOST = 1 << 26  # the most elements that are numbered
-_NONE = torch.iinfo(torch.int64).max  # stands for an element of no head
+_NONE = torch.iinfo(torch.int64).max  # the head number of elements that belong to no head
 
 
 def head_axis(operation: OperationFacts) -> HeadAxis | None:
-    """The dimension of a value along which its attention heads lie, and the head at each position; None if it is not known."""
+    """The dimension of a value along which attention heads lie, and the head at each position; None if unknown."""
     with torch.no_grad(), DisableTorchFunction():
         found = _heads_of_elements(operation)
         return None if found is None else _axis(found)
@@ -533,7 +535,9 @@ def _axis(heads: Tensor) -> HeadAxis | None:
         return None
     dim = varying[0] if varying else min(1, heads.dim() - 1)
     line = heads.movedim(dim, -1).reshape(-1, heads.shape[dim])[0]
-    known = sorted(set(line.tolist()) - {_NONE})  # heads of keys that queries share are numbered by themselves
+    known = sorted(
+        set(line.tolist()) - {_NONE}
+    )  # numbers the heads that occur from 0: shared heads of keys have their own numbers
     return HeadAxis(dim, tuple(known.index(head) if head != _NONE else -1 for head in line.tolist()), heads.dim())
 
 
@@ -552,7 +556,7 @@ def _heads_of_elements(operation: OperationFacts) -> Tensor | None:
 
 
 def _layouts(operation: OperationFacts) -> dict[int, Tensor]:
-    """By operation that attention reads or makes: the head of each element, as a tensor that broadcasts to its shape."""
+    """Maps each operation that attention reads or makes to its elements' heads, as a tensor that broadcasts to its shape."""
     index = index_of(operation)
     found: dict[int, Tensor] | None = index.kept.get("attention heads")
     if found is None:
@@ -591,13 +595,13 @@ def _values_of(one: OperationFacts) -> Iterator[tuple[int, Tensor]]:
 
 
 def _letters(product: OperationFacts) -> list[str]:
-    """The terms of an einsum, its result last; empty ones for other products."""
+    """The terms of an einsum, the result last; three empty texts for other products."""
     equation = next((one for one in product._record.template if isinstance(one, str) and "->" in one), "")
     return einsum_terms(equation) or ["", "", ""]
 
 
 def _of_shape(value: OperationFacts, count: int, dim: int | None = None) -> Tensor | None:
-    """Heads by position: the second of four dimensions (or `dim`), or the first of three, in which they are counted fastest."""
+    """Head numbers along the heads' dimension: `dim`, else the third from last (of three: the first, batch × heads)."""
     shape = value.tensor_shape or ()
     if dim is None:
         dim = len(shape) - 3 if len(shape) >= 4 else 0
@@ -612,10 +616,10 @@ def _of_shape(value: OperationFacts, count: int, dim: int | None = None) -> Tens
 
 
 def _from_what_follows(operation: OperationFacts, layouts: dict[int, Tensor]) -> Tensor | None:
-    """Number the elements, run the numbers through the logged operations, and see at which head each arrives."""
+    """Number the elements, run later logged operations on the numbers, and read at which head each number arrives."""
     shape = operation.tensor_shape
     numbers = torch.arange(math.prod(shape), device="cpu").view(shape)
-    heads = torch.full((numbers.numel() + 1,), _NONE, device="cpu")  # the last stands for elements of other values
+    heads = torch.full((numbers.numel() + 1,), _NONE, device="cpu")  # the last item collects elements of other values
     waiting, seen, is_found = [(operation, numbers)], {operation}, False
     for _ in range(_REACH):
         beyond: list[tuple[OperationFacts, Tensor]] = []
@@ -635,7 +639,7 @@ def _from_what_follows(operation: OperationFacts, layouts: dict[int, Tensor]) ->
 
 
 def _from_what_was_before(one: OperationFacts, layouts: dict[int, Tensor], reach: int) -> Tensor | None:
-    """Run the heads of attention's output through the logged operations, up to this one."""
+    """Run logged operations on the head numbers of attention's output, up to this operation."""
     if one._number in layouts:
         return layouts[one._number].expand(one.tensor_shape)
     for parent in parents_of(one) if reach else ():
@@ -652,12 +656,12 @@ def _can_move(one: OperationFacts, parent: OperationFacts) -> bool:
     if function.plain_name == "as_strided":  # its elements depend on the memory, not on positions
         return False
     if function.plain_name == "getitem":
-        return len(one._record.parents) == 1  # not where an index is a tensor
+        return len(one._record.parents) == 1  # more parents: an index is a tensor
     return _is_in_place(one, parent) or is_rearranging(one) or function.is_in(_PUTS_TOGETHER)
 
 
 def _is_in_place(one: OperationFacts, parent: OperationFacts) -> bool:
-    """Whether each element of the result is computed from the element of the argument at the same position."""
+    """True if each element of the result is computed from the argument's element at the same position."""
     function, origin = one._record.function, one._record.origin
     if one.tensor_shape != parent.tensor_shape:
         return False
@@ -665,7 +669,7 @@ def _is_in_place(one: OperationFacts, parent: OperationFacts) -> bool:
 
 
 def _moved(one: OperationFacts, parent: OperationFacts, values: Tensor, missing: int = -1) -> Tensor | None:
-    """The result of an operation on `values` in place of an argument; None where it does more than move elements."""
+    """Run an operation with `values` in place of one argument; None if it does more than move elements."""
     record = one._record
     if _is_in_place(one, parent):
         return values

@@ -1,4 +1,4 @@
-"""The calls of a log, read from its rows: they are there whether or not activations were kept."""
+"""`TorchCall`: one call of a log with its arguments, shapes and results, read from rows. Needs no kept activations."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class TorchCall(Call):
 
     @property
     def elapsed(self) -> int:
-        """Nanoseconds the function took."""
+        """Nanoseconds that the function took."""
         elapsed: int = self._row[ELAPSED]
         return elapsed
 
     @property
     def module(self) -> int:
-        """The number of the module call it ran in; -1 outside of all."""
+        """The number of the module call that the call ran in; -1 outside all modules."""
         module: int = self._row[MODULE]
         return module
 
@@ -99,7 +99,7 @@ class TorchCall(Call):
 
     @property
     def has_known_shapes(self) -> bool:
-        """Whether every shape is what the kernel saw: no ragged dimension, not inside a `torch.func` transform."""
+        """True if every logged shape is the shape that the kernel got: no ragged dimension, no `torch.func` transform."""
         details = self._log.details
         if any(n in details and details[n].is_transformed for n in self.numbers):
             return False
@@ -109,7 +109,7 @@ class TorchCall(Call):
 
 
 class FactsOf:
-    """The shape, dtype and device behind every number of a log, and the plain name of every function."""
+    """Shape, dtype and device of every operation and state of a log, by number; and the plain name of every function."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -128,7 +128,7 @@ class FactsOf:
         return bytes_of(shape, dtype)
 
     def needs_grad(self, number: int) -> bool:
-        """Whether autograd follows a tensor."""
+        """True if the tensor requires gradients."""
         if number < 0:
             return self._trained[-1 - number]
         return self._log.rows[number][NODE] is not None or number in self._log.leaves
@@ -143,5 +143,5 @@ class FactsOf:
 
 
 def calls_of(log: Log, facts: FactsOf, length: int) -> Iterator[TorchCall]:
-    """The first `length` operations of a log as calls: those that one call made are together."""
+    """The first `length` operations of a log, grouped by the call that made them."""
     return (TorchCall(log, facts, numbers) for numbers in log.calls(length))

@@ -1,6 +1,7 @@
-"""FLOPs of a call, from what was recorded.
+"""Computes FLOPs, time and memory traffic of operations, layers, modules and the whole pass: `cost_of(history)` returns `Cost`.
 
-What has no formula is unknown, which is not the same as zero.
+`work_of` counts the FLOPs of one call. A call without a formula is unknown: it is in no sum, and counted separately.
+`BackwardTime` sums the time of autograd nodes by operation and module.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _NOT_WORK = frozenset({Origin.INPUT, Origin.OUTPUT, Origin.SOURCE, Origin.ALIAS}
 
 
 def work_of(call: TorchCall, formulas: Mapping[str, Formula] | None = None) -> Work | None:
-    """What a call costs; None where that is not known. Backward is counted where autograd followed the call.
+    """The FLOPs of a call; None if unknown. Backward FLOPs count only if autograd recorded the call.
 
-    `formulas` are asked first. They are by plain name (`add` for `add_` and `__iadd__`; `library::name` for the operators of
-    other libraries), and return `Work`, or None to leave it unknown.
+    `formulas` take precedence. They are keyed by plain name (`add` for `add_` and `__iadd__`; `library::name` for operators of
+    other libraries); a formula returns `Work`, or None for unknown.
     """
     origin = call.function.origin
     if origin in _NOT_WORK:
@@ -41,7 +42,14 @@ def work_of(call: TorchCall, formulas: Mapping[str, Formula] | None = None) -> W
         return NOTHING if is_view(call.name.removesuffix("_copy")) else None
     try:
         work = found(call)
-    except (AttributeError, LookupError, StopIteration, TypeError, ValueError, ZeroDivisionError):  # not called as expected
+    except (
+        AttributeError,
+        LookupError,
+        StopIteration,
+        TypeError,
+        ValueError,
+        ZeroDivisionError,
+    ):  # arguments that the formula does not expect
         return None
     if work is None or not work.flops:
         return work
@@ -50,28 +58,28 @@ def work_of(call: TorchCall, formulas: Mapping[str, Formula] | None = None) -> W
     return work if call.node is not None else work._replace(backward=0)
 
 
-# Backward time: what autograd's nodes took, counted where they belong.
+# Backward time: the time of autograd's nodes, by operation and module.
 #
-# A node belongs to the operation it came from, and with it to the module that ran it; one that adds up the gradient
-# of a parameter belongs to the module that has the parameter. All backward passes are summed.
+# A node's time belongs to the operation that created the node and to the module that this operation ran in. The time of a node
+# that accumulates a parameter's gradient belongs to the module that has the parameter. All backward passes are summed.
 
-NONE = -1
+NONE = -1  # key for time that belongs to no operation, or to no module call
 
 
 def backward_passes(index: Index) -> list[BackwardRecord]:
-    """Those that ran so far."""
+    """The backward passes that ran so far."""
     return index.log.backward.passes if index.log.backward is not None else []
 
 
 class BackwardTime:
-    """Nanoseconds of all nodes that ran so far, once by operation and once by module."""
+    """Nanoseconds of all autograd nodes that ran so far: summed by operation, and again by module."""
 
     def __init__(self, index: Index, payers: Mapping[int, int]) -> None:
         self._index = index
-        self._payers = payers  # the operation that pays for the call which made an operation, where one is shown
-        self.by_operation: Counter[int] = Counter()  # NONE: of parameters, and what no shown operation pays for
-        self.by_call: Counter[int] = Counter()  # by number of the module call; NONE: in none
-        self.by_address: Counter[str] = Counter()  # of modules that have a parameter and were not called
+        self._payers = payers  # operation -> the operation that the cost of its call is assigned to
+        self.by_operation: Counter[int] = Counter()  # NONE: time of parameters, and of calls without a shown operation
+        self.by_call: Counter[int] = Counter()  # by number of the module call; NONE: outside all modules
+        self.by_address: Counter[str] = Counter()  # for modules that have a parameter but were not called
         for one in backward_passes(index):
             for record in one.nodes:
                 self._count(record)
@@ -102,33 +110,33 @@ class BackwardTime:
 
 # Cost: FLOPs, time and traffic of every operation, layer and module, and of the whole pass.
 #
-# Worked out after the pass, on first use, in one sweep over the log. A call that made several tensors is paid for
-# once: by the first of them that is shown. What ran but is not shown (operations connected to nothing) is part of its
-# module and of the total. The time of backward passes is added on top, whenever there is more of it.
+# Computed on first use, in one sweep over the log. The cost of a call that made several tensors is assigned to the first
+# of them that is shown. Orphans (operations that are not shown) count for their module and for the total. The time of
+# backward passes is added, and updated when further backward passes have run.
 
 
 @dataclass(frozen=True, slots=True)
 class Expense:
-    """What something cost. Expenses add up with `+`."""
+    """The cost of an operation, module or pass. Expenses add up with `+`."""
 
     flops: int = 0
     macs: int = 0
     backward_flops: int = 0
     seconds: float = 0.0  # spent in the functions themselves
-    # spent in autograd's nodes, in all backward passes together; None where none was followed
+    # spent in autograd's nodes, summed over all backward passes; None if no backward pass was recorded
     backward_seconds: float | None = None
     bytes_read: int = 0
     bytes_written: int = 0
     parameter_bytes: int = 0  # the part of `bytes_read` that is parameters
-    unknown: int = 0  # calls without a formula; their FLOPs are in no sum
-    untimed: int = 0  # calls in code that cannot be watched; their seconds are in no sum
+    unknown: int = 0  # number of calls without a formula, whose FLOPs are in no sum
+    untimed: int = 0  # number of calls in code that cannot be watched, whose seconds are in no sum
 
     def __add__(self, other: Expense) -> Expense:
         return sum_of([self, other])
 
     @property
     def intensity(self) -> float | None:
-        """FLOPs for each byte read or written; None where a formula is missing, or nothing was."""
+        """FLOPs per byte read or written; None if a formula is missing or no bytes were read or written."""
         moved = self.bytes_read + self.bytes_written
         return self.flops / moved if moved and not self.unknown else None
 
@@ -139,10 +147,10 @@ _FREE = Expense()
 
 @dataclass(frozen=True, slots=True)
 class ModuleCost:
-    """What a module cost: `own` is what ran in it but in no module inside, `total` is everything that ran in it.
+    """The cost of a module: `own` without its submodules, `total` with them.
 
-    `seconds` in those is time spent in functions, `backward_seconds` in autograd's nodes. `elapsed` is from entry to exit of
-    its calls, `own_elapsed` without the calls of modules inside; both contain the recording's own work.
+    Their `seconds` are spent in torch functions, their `backward_seconds` in autograd's nodes. `elapsed` is the time from entry
+    to exit of the module's calls, `own_elapsed` the same without calls of submodules; both include the recording's own work.
     """
 
     address: str
@@ -153,9 +161,9 @@ class ModuleCost:
 
 
 class Cost:
-    """What a pass cost. The totals are properties; parts are asked for by label or address.
+    """The cost of a pass. Totals are properties; methods return the cost of one operation, layer or module.
 
-    Backward passes that run later are included when they have run.
+    Backward passes that run later are included after they have run.
     """
 
     def __init__(self, index: Index, formulas: Mapping[str, Formula] | None = None) -> None:
@@ -183,7 +191,7 @@ class Cost:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the forward pass, where they are known."""
+        """Floating-point operations of the forward pass, without calls of unknown cost."""
         return self.total.flops
 
     @property
@@ -193,7 +201,7 @@ class Cost:
 
     @property
     def backward_flops(self) -> int:
-        """Floating-point operations that a backward pass through everything autograd followed would take."""
+        """Floating-point operations of a backward pass through every call that autograd recorded."""
         return self.total.backward_flops
 
     @property
@@ -203,7 +211,7 @@ class Cost:
 
     @property
     def backward_seconds(self) -> float | None:
-        """Seconds spent in autograd's nodes, in all backward passes that were followed; None where none was.
+        """Seconds spent in autograd's nodes, summed over all recorded backward passes; None if there was none.
 
         Needs `save_gradients`, and `history.log_backward(loss)` or `loss.backward()`.
         """
@@ -211,31 +219,31 @@ class Cost:
 
     @property
     def unknown(self) -> Counter[str]:
-        """How often each function ran for which there is no formula. Their FLOPs are missing from every sum."""
+        """Number of calls of each function without a formula. Their FLOPs are missing from every sum."""
         return Counter(self._sweep.unknown)
 
     @property
     def untimed(self) -> Counter[str]:
-        """How often each function ran in code that cannot be watched (TorchScript). Their seconds are in no sum."""
+        """Number of calls of each function in code that cannot be watched (TorchScript). Their seconds are in no sum."""
         return Counter(self._sweep.untimed)
 
     @property
     def hidden(self) -> Expense:
-        """The part of the total that no shown operation pays for: work connected to neither input nor output.
+        """The part of the total that belongs to no shown operation: work connected to neither input nor output.
 
-        Of backward time, also what adds up the gradients of parameters.
+        Includes the backward time of nodes that accumulate gradients of parameters.
         """
         return self._parts.hidden
 
     @property
     def elsewhere(self) -> Expense:
-        """The part of the total that is in no module: the user's own code and loss, gradients of inputs."""
+        """The part of the total outside all modules: the user's own code, the loss, gradients of inputs."""
         return self._parts.elsewhere
 
     # Parts ----------------------------------------------------------------------------------------------------------
 
     def operation(self, key: Any) -> Expense:
-        """One operation, by label or any other key that means one: `cost.operation("conv2d_1")`."""
+        """The cost of one operation, by label or any other key that means one operation: `cost.operation("conv2d_1")`."""
         found = Lookup(self._index).find(key)
         if found.number is None:
             label = self._index.table.label(found.layer)
@@ -245,16 +253,16 @@ class Cost:
         return self.of_operation(found.number)
 
     def of_operation(self, number: int) -> Expense:
-        """One operation, by its number."""
+        """The cost of one operation, by number."""
         return self._parts.of_operation(number)
 
     def layer(self, key: Any) -> Expense:
-        """All passes of a layer together."""
+        """The cost of all passes of a layer together."""
         entry = Lookup(self._index).find(key).layer
         return sum_of([self._parts.of_operation(number) for number in entry.passes])
 
     def module(self, key: Any) -> ModuleCost:
-        """All calls of a module together, by address; `""` is the model itself."""
+        """The cost of all calls of a module together, by address; `""` is the model itself."""
         return self._parts.of_module(self._index.address_of_module(getattr(key, "address", key)))
 
     def __repr__(self) -> str:
@@ -265,7 +273,7 @@ class Cost:
 
 
 def cost_of(history: HoldsRun, formulas: Mapping[str, Formula] | None = None) -> Cost:
-    """What a pass cost: FLOPs, MACs, seconds, bytes; in total, and by operation, layer and module.
+    """The cost of a pass: FLOPs, MACs, seconds, bytes; in total, and by operation, layer and module.
 
     >>> import torch, torcheer
     >>> history = torcheer.log_forward_pass(torch.nn.Linear(4, 8), torch.ones(2, 4))
@@ -274,17 +282,17 @@ def cost_of(history: HoldsRun, formulas: Mapping[str, Formula] | None = None) ->
     (128, 64, 128)
 
     Args:
-        history: what `log_forward_pass` or `recording` returned; activations need not be kept.
-        formulas: how to count functions torcheer does not know, by name (`library::name` for other libraries' operators):
-            a function of a `TorchCall` that returns `Work`.
+        history: the result of `log_forward_pass` or `recording`; activations need not be kept.
+        formulas: maps names of functions that torcheer does not know (`library::name` for other libraries' operators) to a
+            function of a `TorchCall` that returns `Work`.
 
-    A FLOP is counted as docs/cost.md says. Nothing is computed until it is asked for.
+    docs/cost.md says how FLOPs are counted. Each figure is computed on first access.
     """
     return Cost(run_of(history).index, formulas)
 
 
 def flops_of(index: Index) -> Mapping[int, int | None]:
-    """The FLOPs of every operation; None where no formula is known. The first tensor of a call has those of the call."""
+    """The FLOPs of every operation; None if unknown. The FLOPs of a call are assigned to its first tensor."""
     if "flops" not in index.kept:
         index.kept["flops"] = _flops(_Sweep(index, {}))
     found: dict[int, int | None] = index.kept["flops"]
@@ -297,7 +305,7 @@ def _flops(sweep: _Sweep) -> dict[int, int | None]:
 
 
 class _Sweep:
-    """The costs of every call of a log, by the operation that pays for it and by the module call it ran in."""
+    """The cost of every call of a log, by the operation that it is assigned to and by the module call that it ran in."""
 
     def __init__(self, index: Index, formulas: Mapping[str, Formula]) -> None:
         log = index.log
@@ -305,7 +313,7 @@ class _Sweep:
         storages = Storages(log, facts, index.length)
         self._index = index
         self.by_operation: dict[int, Expense] = {}
-        self.payers: dict[int, int] = {}  # which operation pays for the call that made an operation, where one is shown
+        self.payers: dict[int, int] = {}  # operation -> the operation that the cost of its call is assigned to
         self.unknown: Counter[str] = Counter()
         self.untimed: Counter[str] = Counter()
         hidden: list[Expense] = []
@@ -344,7 +352,7 @@ class _Sweep:
             made = [n for n in call.numbers if storages.is_fresh(n) or log.operations[n].overwritten is not None]
             written = sum(map(facts.bytes, made))
             if made:
-                moves = work is not None and not flops  # what only moves values reads no more than it writes
+                moves = work is not None and not flops  # a function that only moves values reads at most what it writes
                 for number in dict.fromkeys(call.parents):
                     size = min(facts.bytes(number), written) if moves else facts.bytes(number)
                     read += size
@@ -354,7 +362,7 @@ class _Sweep:
 
 
 def _home_of(call: TorchCall, index: Index) -> int:
-    """The number of the module call that a call belongs to: what a module that cannot be watched returned is its own."""
+    """The number of the module call that a call belongs to. Results of an unwatchable module belong to that module."""
     if call.function.origin is Origin.OPAQUE:
         for left in index.exits.get(call.numbers[0], ()):
             if number_of(left.outer) == call.module:
@@ -363,7 +371,7 @@ def _home_of(call: TorchCall, index: Index) -> int:
 
 
 class _Parts:
-    """The costs of a log and its backward passes so far, put together."""
+    """The costs of a log, including the backward passes so far."""
 
     def __init__(self, index: Index, sweep: _Sweep) -> None:
         self._index = index
@@ -378,7 +386,7 @@ class _Parts:
         self.total = self._with(sum_of([*self._own.values()]), backward.by_address.total())
 
     def _with(self, expense: Expense, nanoseconds: int) -> Expense:
-        """An expense with more backward time, if there is any to know."""
+        """Add backward time to an expense, if a backward pass was recorded."""
         if not self._is_followed:
             return expense
         return replace(expense, backward_seconds=(expense.backward_seconds or 0.0) + nanoseconds / 1e9)
@@ -421,7 +429,7 @@ class _Parts:
 
 
 def sum_of(expenses: list[Expense]) -> Expense:
-    """Several expenses together; backward time that is not known is in no sum."""
+    """The sum of expenses. Unknown backward time (None) is skipped."""
     if len(expenses) == 1:
         return expenses[0]
     columns = ([getattr(expense, name) for expense in expenses] for name in _FIELDS)

@@ -1,4 +1,4 @@
-"""Memory of the process and of the device, as they are now. Not measured during a pass."""
+"""Reads how much memory the process and a CUDA device use now, outside any pass."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from .._torch.internals import cuda_is_used
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Bytes in use; None where that cannot be read."""
+    """Bytes in use; None for figures that cannot be read."""
 
     process: int | None  # resident memory of this process
-    allocated: int | None  # on the CUDA device: what tensors hold
-    reserved: int | None  # on the CUDA device: what torch has taken from it
-    peak_allocated: int | None  # on the CUDA device: the most since it was last reset
+    allocated: int | None  # on the CUDA device: memory of tensors
+    reserved: int | None  # on the CUDA device: memory that torch's allocator holds, in use or not
+    peak_allocated: int | None  # on the CUDA device: maximum of `allocated` since it was last reset
 
 
 def device_memory(device: torch.device | str | int | None = None) -> DeviceMemory:
-    """The memory in use now, of this process and of a CUDA device (the current one, unless told).
+    """The memory in use now by this process and on a CUDA device (default: the current device).
 
     >>> memory = device_memory()
     >>> memory.process is None or memory.process > 0
     True
 
-    Process memory is read from `/proc`, so it is None outside Linux. CUDA figures are None where CUDA is not in use.
+    Process memory is read from `/proc`, so it is None outside Linux. CUDA figures are None if CUDA is not in use.
     """
     wanted = torch.device(device) if device is not None and not isinstance(device, int) else device
     is_cuda = not isinstance(wanted, torch.device) or wanted.type == "cuda"

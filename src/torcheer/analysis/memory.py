@@ -1,8 +1,9 @@
-"""Which tensors share memory: views, in-place results, and what only sometimes copies (`reshape`, `contiguous`, `to`).
+"""Computes which tensors of a log share memory (`Storages`), and how much memory is in use over a pass (`memory_of`).
 
-Views are known from torch's schemas. Whether `reshape` and its like copied depends on strides, which a log does not hold: they
-are followed from view to view on meta tensors, and taken from kept activations where there are any. A tensor that is no view
-is taken to be contiguous, except that most elementwise results are laid out like their first argument of the same shape.
+Tensors share memory if they are views, in-place results, or results of functions that copy only sometimes (`reshape`,
+`contiguous`, `to`). Views are known from torch's schemas. Whether `reshape` copied depends on strides, which a log does not
+hold: they are read from kept activations, else computed by running the views on meta tensors. A tensor that is no view is
+assumed to be contiguous, except that most elementwise results have the layout of their first argument of the same shape.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from .calls import FactsOf, TorchCall, calls_of
 Strides = tuple[int, ...]
 
 _LAID_OUT_LIKE = groups.DROPOUTS | {"gelu", "clone", "scaled_dot_product_attention"}
-_LAID_OUT_AFRESH = frozenset({"masked_fill", "mvlgamma"})  # elementwise, and contiguous whatever their argument is
+_LAID_OUT_AFRESH = frozenset({"masked_fill", "mvlgamma"})  # elementwise functions whose result is always contiguous
 _LAID_OUT_AS_ASKED = groups.CONVERSIONS | {"clone", "contiguous"}
 _RANKS = {torch.channels_last: 4, torch.channels_last_3d: 5}
 
 
 class Storages:
-    """The memory behind every operation of a log.
+    """Tells which operations of a log share memory.
 
-    `roots[n]` is the operation that first had the memory of operation `n`; a negative number is a parameter or a buffer.
+    `roots[n]` is the operation that first used the memory of operation `n`; a negative number is a parameter or a buffer.
     """
 
     def __init__(self, log: Log, facts: FactsOf, length: int) -> None:
         self._log = log
         self._facts = facts
-        self._strides: dict[int, Strides] = {}  # where not contiguous
+        self._strides: dict[int, Strides] = {}  # only for tensors that are not contiguous
         self.roots: list[int] = []
         with DisableTorchFunction(), torch.no_grad():
             for call in calls_of(log, facts, length):
@@ -60,25 +61,25 @@ class Storages:
         return self.roots[number] if number >= 0 else number
 
     def is_fresh(self, number: int) -> bool:
-        """Whether an operation's tensor is the first in its memory: no view, and not written in place."""
+        """True if an operation's tensor has new memory: it is no view, and not written in place."""
         return self.roots[number] == number
 
     def strides(self, number: int) -> Strides:
-        """How a tensor is laid out, as far as it is known."""
+        """The strides of a tensor, as far as they are known."""
         if number < 0:
             state = self._log.states[-1 - number].tensor
             return tuple(state.stride()) if state.layout is torch.strided else ()
         return self._strides.get(number) or contiguous_strides(self._facts.of(number)[0])
 
     def reshapes_freely(self, number: int, shape: tuple[int, ...]) -> bool:
-        """Whether a tensor can be seen in another shape without a copy."""
+        """True if a tensor can be reshaped to `shape` without a copy."""
         if number >= 0 and number not in self._strides:
             return True
         with DisableTorchFunction(), torch.no_grad():
             tensor = self._meta(number)
             try:
                 return storage_address(tensor.reshape(shape)) == storage_address(tensor)
-            except RuntimeError:  # sizes that do not fit one another: a saved file may say anything
+            except RuntimeError:  # shapes do not match: a saved file may contain anything
                 return False
 
     def _shared(self, call: TorchCall, number: int) -> int | None:
@@ -101,7 +102,7 @@ class Storages:
             return 0 if self._has_format(parents[0], _format(call)) else None
         if name in groups.RESHAPES:
             return 0 if self.reshapes_freely(parents[0], self._facts.of(number)[0]) else None
-        if name in groups.DROPOUTS:  # hands back its argument where there is nothing to drop
+        if name in groups.DROPOUTS:  # returns its argument if there is nothing to drop
             training = call.value(2, "training", call.value(2, "train"))
             return None if call.value(1, "p", 0.5) and training else 0
         if name in groups.ONE_FOR_EACH:
@@ -109,14 +110,14 @@ class Storages:
         return 0 if function.is_view else None
 
     def _has_format(self, number: int, layout: torch.memory_format) -> bool:
-        """Whether a tensor is laid out as asked for, so that nothing is copied. Strides of dimensions of one do not count."""
+        """True if a tensor already has this memory format, so that nothing is copied. Dimensions of size 1 are ignored."""
         if layout is torch.preserve_format:
             return True
         is_plain = number >= 0 and number not in self._strides and layout is torch.contiguous_format
         return is_plain or self._meta(number).is_contiguous(memory_format=layout)
 
     def _is_basic(self, call: TorchCall) -> bool:
-        """Whether an index makes a view: no lists, masks or tensors of indices in it."""
+        """True if indexing makes a view: the index has no lists, masks or tensors of indices."""
         index = call.args[1] if len(call.args) > 1 else None
         items = index if type(index) is tuple else (index,)
         for item in items:
@@ -165,7 +166,7 @@ class Storages:
         return None
 
     def _viewed(self, call: TorchCall, number: int) -> Strides | None:
-        """The strides of a view: of the same view of a meta tensor."""
+        """The strides of a view, computed by making the same view of a meta tensor."""
         func = call.function.func
         if func is None or call.name in groups.DROPOUTS or call.name in groups.CONVERSIONS:
             parent = call.parents[0]
@@ -184,36 +185,35 @@ class Storages:
     def _meta(self, number: int) -> Tensor:
         shape, dtype, _ = self._facts.of(number)
         if not shape and not dtype.is_floating_point and not dtype.is_complex:
-            return torch.zeros((), dtype=dtype, device="cpu")  # may be an index, and then its value is asked for
+            return torch.zeros((), dtype=dtype, device="cpu")  # may be used as an index, which needs a value
         return torch.empty_strided(shape, self.strides(number), dtype=dtype, device="meta")
 
 
 def _format(call: TorchCall) -> torch.memory_format:
-    """How a call is asked to lay its result out."""
+    """The `memory_format` argument of a call."""
     is_contiguous = call.name == "contiguous"
     default = torch.contiguous_format if is_contiguous else torch.preserve_format
     asked: torch.memory_format = call.value(1 if is_contiguous else -1, "memory_format", default)
     return asked
 
 
-# Memory over a pass, from the log alone: which tensors are alive when, what the peak is, and who is responsible.
+# Memory over a pass, from the log alone: when each tensor is alive, the peak, and the tensors alive at the peak.
 #
-# The model. Tensors that share memory count once, with the bytes of the first. A tensor is born with its operation
-# and lives until
+# The assumptions. Tensors that share memory count once, with the bytes of the first. A tensor's life begins with its
+# operation and ends with the latest of these:
 #
-# - its last use as an argument, or the end of the last module call it was given to (the call holds its arguments);
-# - the end of the pass, for inputs, for what came from outside, and for what the model returns;
-# - as long as an autograd node that saved it; a node lives as long as the tensor it belongs to, and the nodes that
-#   came from it.
+# - its last use as an argument, or the end of the last module call that received it (the call holds its arguments);
+# - the end of the pass, for inputs, sources and outputs;
+# - the life of an autograd node that saved it; a node lives as long as the tensor it belongs to and all nodes that refer to
+#   it.
 #
-# Not counted: parameters and buffers (`MemoryTimeline.states` has them), what a kernel needs only while it runs, and
-# what a local variable of the model's forward holds beyond the last use. So the timeline is what the pass cannot do
-# without.
+# Not counted: parameters and buffers (see `MemoryTimeline.states`), memory that a kernel needs only while it runs, and
+# tensors that a local variable of `forward` holds beyond their last use. So the timeline is a lower bound.
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Memory that was in use at some moment: the operation it came from, and whether only autograd sees it."""
+    """Memory that was in use at the peak, and the operation that allocated it. `is_hidden`: only autograd refers to it."""
 
     label: str
     bytes: int
@@ -227,17 +227,18 @@ class Alive:
 class MemoryTimeline:
     """Bytes in use over a pass.
 
-    `live` has one number for each of `history.operations`: the bytes in use when that operation has just finished, its
-    arguments included. `peak` is the most of it, over everything that ran, and `at_peak` what was alive then, largest first.
+    `live` has one number for each of `history.operations`: the bytes in use when that operation has just finished, including
+    its arguments. `peak` is the maximum over all operations, orphans included; `at_peak` lists the memory in use then, largest
+    first.
     """
 
     live: tuple[int, ...]
     peak: int
     peak_operation: str | None
     at_peak: tuple[Alive, ...]
-    saved_for_backward: int  # bytes that autograd keeps when the pass is over; also what is in use for other reasons
+    saved_for_backward: int  # bytes that autograd keeps after the pass, including tensors that are alive for other reasons too
     states: int  # bytes of the parameters and buffers that were used
-    unknown: Counter[str]  # functions for which it is unknown what autograd keeps; counted as nothing
+    unknown: Counter[str]  # calls for which it is unknown what autograd keeps; they count as 0 bytes
 
     def __repr__(self) -> str:
         lines = [f"Peak {human_size(self.peak)} at {self.peak_operation}, of which the largest:"]
@@ -249,7 +250,7 @@ class MemoryTimeline:
 
 
 def memory_of(history: HoldsRun) -> MemoryTimeline:
-    """The bytes in use over a pass, its peak, and what was alive then.
+    """The bytes in use over a pass, the peak, and the tensors alive at the peak.
 
     >>> import torch, torcheer
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 100), torch.nn.Linear(100, 2))
@@ -261,13 +262,13 @@ def memory_of(history: HoldsRun) -> MemoryTimeline:
     >>> memory.peak_operation
     'linear_2_2'
 
-    The model behind the numbers is described in docs/cost.md.
+    docs/cost.md describes the assumptions behind these numbers.
     """
     return _Lives(run_of(history).index).timeline()
 
 
 class _Lives:
-    """When each tensor of a log is born and dies."""
+    """Computes the first and last operation during which each tensor of a log is alive."""
 
     def __init__(self, index: Index) -> None:
         log = index.log
@@ -354,7 +355,7 @@ class _Lives:
         return max(self.node_end[number] for number in call.numbers)
 
     def _deaths(self) -> dict[int, int]:
-        """By root: the last operation during which that memory is in use."""
+        """By root (see `Storages`): the last operation during which its memory is in use."""
         roots = self.storages.roots
         deaths: dict[int, int] = {}
         for number, root in enumerate(roots):

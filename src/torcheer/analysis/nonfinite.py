@@ -1,4 +1,4 @@
-"""Finds NaN and infinity in kept tensors, for the warnings of a card."""
+"""Finds NaN and infinity in kept tensors, for the warnings that `print(history)` shows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .._text import plural
 from .._torch.internals import DisableTorchFunction
 from ..log.index import Index
 
-_MOST = 1 << 30  # bytes of kept tensors that are looked through
+_MOST = 1 << 30  # at most this many bytes of kept tensors are searched
 
 
 def nonfinite_of(index: Index) -> list[str]:
-    """In words, which kept tensors hold NaN or infinity; of a very large history the first gigabyte is looked through."""
+    """Sentences that say which kept tensors hold NaN or infinity. Searches the first gigabyte of kept tensors."""
     nan: list[str] = []
     infinite: list[str] = []
     read = 0

@@ -1,4 +1,4 @@
-"""A table with one row per module, chosen columns, and totals that add up."""
+"""`summary_of`: a table with one row per module, chosen columns and totals. Also `slowest` and `largest` operations."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _NOT_CALLED = "not called"
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How the values of a column are written, and whether its rows add up to its total."""
+    """How the values of a column are printed, and whether its rows add up to the column's total."""
 
     text: Callable[[Any], str]
     is_number: bool = True
     adds_up: bool = True
-    missing: str = "unknown"  # what is written for None
+    missing: str = "unknown"  # text for None
 
     def words(self, value: Any) -> str:
         return self.missing if value is None else self.text(value)
 
 
 def count_of(value: int) -> str:
-    """`1.23 G`: three digits and a unit of 1000."""
+    """A number with three digits and a unit: `1.23 G`."""
     size = float(value)
     if size < 1000:
         return str(value)
@@ -69,13 +69,13 @@ COLUMNS: dict[str, _Kind] = {
     "memory": _Kind(human_size, adds_up=False, missing=""),
     "%": _Kind(lambda value: f"{value:.1f}"),
 }
-_TOTALS = frozenset({"time", "total flops", "backward time"})  # with the modules inside
+_TOTALS = frozenset({"time", "total flops", "backward time"})  # columns that include submodules
 _BACKWARD_TIMES = frozenset({"self backward time", "backward time"})
 DEFAULT_COLUMNS = ("calls", "in", "out", "params", "flops", "self time", "memory")
 
 
 class Summary(ShownTable):
-    """A table per module. Printed it is text; `to_rows()` has the numbers, `totals` what the columns add up to."""
+    """A table with a row per module. `print` shows text, `to_rows()` returns the numbers, `totals` the column totals."""
 
     def __init__(self, rows: list[dict[str, Any]], titles: list[str], totals: dict[str, Any], notes: list[str]) -> None:
         self._rows = rows
@@ -89,7 +89,7 @@ class Summary(ShownTable):
 
     @property
     def table(self) -> Table:
-        """What is printed, cell by cell."""
+        """The printed table as cells."""
         names = list(self.totals)
         body = [
             (title, row["class"], *(COLUMNS[name].words(row[name]) for name in names))
@@ -104,7 +104,7 @@ class Summary(ShownTable):
 
 
 def summary_of(history: HoldsRun, columns: Iterable[str] = DEFAULT_COLUMNS, *, depth: int | None = None) -> Summary:
-    """A table per module: shapes, parameters, FLOPs, time, memory.
+    """A table with a row per module: shapes, parameters, FLOPs, time, memory.
 
     >>> import torch, torcheer
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
@@ -120,13 +120,13 @@ def summary_of(history: HoldsRun, columns: Iterable[str] = DEFAULT_COLUMNS, *, d
 
     Args:
         columns: any of `calls`, `in`, `out`, `params`, `trainable`, `flops`, `total flops`, `macs`, `backward flops`,
-            `self time`, `time`, `self backward time`, `backward time`, `memory` (bytes of what the module returned) and `%`
+            `self time`, `time`, `self backward time`, `backward time`, `memory` (bytes of the module's output) and `%`
             (of all FLOPs), in the order wanted.
-        depth: how many levels of modules to show. What is deeper counts with the module it is in.
+        depth: how many levels of modules to show. Deeper modules count for the module that contains them.
 
-    A row says what belongs to the module itself and not to a module below it, so columns add up; `total flops`, `time` and
-    `backward time` contain the modules that ran inside. A parameter that several modules share counts where it is met first.
-    Backward time is that of all backward passes that were followed (`save_gradients`). What is not known is "unknown", and
+    A row has the figures of the module without its submodules, so columns add up; only `total flops`, `time` and
+    `backward time` include submodules. A parameter that several modules share counts for the first of them.
+    Backward time is summed over all recorded backward passes (`save_gradients`). Unknown figures print as "unknown", and are
     None in `to_rows()`.
     """
     wanted = (columns,) if isinstance(columns, str) else tuple(dict.fromkeys(columns))
@@ -225,9 +225,9 @@ class _Table:
         self.rows.append({"module": address, "class": kind, **{name: values[name] for name in self.columns}})
 
     def _params(self, addresses: Sequence[str]) -> tuple[int | None, int | None]:
-        """How many parameter values these modules have that were not counted yet, and how many of them are trainable.
+        """The number of parameter elements that were not counted for an earlier row: all of them, and the trainable ones.
 
-        None where all of these parameters are yet to be made, by a lazy module.
+        None if none of these parameters has a shape yet (lazy modules).
         """
         new = not_counted((param for address in addresses for param in own_params(self.index, address)), self._counted)
         self._not_made += sum(param.is_uninitialized for param in new)
@@ -235,7 +235,7 @@ class _Table:
 
 
 def _figures(own: Expense, total: Expense) -> dict[str, Any]:
-    """What a row has of its own expense and that with the modules inside; None where all there is is not known."""
+    """The figures of a row: `own` without submodules, `total` with them; None for a figure that is wholly unknown."""
     return {
         "flops": own.flops or (None if own.unknown else 0),
         "total flops": total.flops or (None if total.unknown else 0),
@@ -258,7 +258,7 @@ def _names(counts: Counter[str]) -> str:
 
 
 def slowest(history: HoldsRun, n: int = 10) -> list[Any]:
-    """The operations that took longest, slowest first; of a call that made several tensors, the first.
+    """The operations that took longest, slowest first. For a call that made several tensors: its first operation.
 
     >>> import torch, torcheer
     >>> history = torcheer.log_forward_pass(torch.nn.Linear(4, 8), torch.ones(2, 4))

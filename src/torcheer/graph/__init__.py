@@ -1,4 +1,4 @@
-"""Graphs of a history, and pure functions from graph to graph, free to compose in any order."""
+"""Builds the graph of a history (`build_graph`), and changes it by pure functions from graph to graph (views)."""
 
 from .build import build_graph as build_graph
 from .build import graph_of_index as graph_of_index

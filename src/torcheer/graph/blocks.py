@@ -1,4 +1,8 @@
-"""The form of a block of a graph, without its place and the names of its parts: blocks of equal forms are equal."""
+"""Finds consecutive equal blocks in a graph, such as the twelve blocks of GPT-2: `runs_of`.
+
+A `Block` is a module call, or several nodes in a row. Two blocks are equal if their `form` is: the same operations, shapes,
+constants and inner edges. Names and parameter values are not part of the form.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from .model import Edge, Graph, ModuleBox, Node
 
 
 class OwnForms:
-    """What nodes are by themselves, without edges and places, as numbers that are equal where the nodes are."""
+    """Numbers nodes by their own form (see `own_form`): equal nodes get equal numbers, which compare fast."""
 
     def __init__(self) -> None:
         self._numbers: dict[object, object] = {}  # by form
@@ -26,14 +30,14 @@ class OwnForms:
             form = own_form(node)
             try:
                 found = self._numbers.setdefault(form, len(self._numbers))
-            except TypeError:  # a part of the form has no hash
+            except TypeError:  # a part of the form is not hashable
                 found = form
             self._known[node.key] = found
         return found
 
 
 def own_form(node: Node) -> tuple[object, ...]:
-    """What a node is by itself: its function, shapes, arguments and the values that left for Python."""
+    """A node's form without its edges and position: function, shapes, arguments, and reads by Python code."""
     return (
         (node.kind, node.type, node.function, node.shape, node.dtype, node.is_inplace, node.output_path, node.composite),
         (node.parts, node.input_shapes, node.output_shapes, len(node.passes), node.repeats, node.sharing),
@@ -44,7 +48,7 @@ def own_form(node: Node) -> tuple[object, ...]:
 
 
 def _words(node: Node) -> object:
-    """The arguments of a node as text; arguments that cannot be shown equal no others."""
+    """The arguments of a node as text; an object that equals no other if they have no text."""
     try:
         return str(node.arguments) if node.arguments is not None else ""
     except Exception as error:  # a user-defined __repr__ may raise anything
@@ -53,9 +57,9 @@ def _words(node: Node) -> object:
 
 
 class Block:
-    """The nodes of one module call, in order; or several nodes in a row, as a collapsed call or several steps are.
+    """The nodes of one module call, in order; or several nodes in a row, without a box of their own.
 
-    `depth` is how many modules are around all of them. Blocks with the same `forms` compare faster.
+    `depth` is the number of boxes that contain all nodes. Blocks that share a `forms` object compare faster.
     """
 
     def __init__(
@@ -83,14 +87,14 @@ class Block:
 
     @property
     def outermost(self) -> set[str]:
-        """The key of the module call, or of the calls among the steps."""
+        """The keys of the block's outermost module calls."""
         if self.box is not None:
             return {self.box.key}
         return {node.modules[self.depth] for node in self.nodes if len(node.modules) > self.depth}
 
     @cached_property
     def entries(self) -> list[tuple[int, Edge]]:
-        """The edges that come from outside, each with the number of the node it enters."""
+        """The edges from outside the block, each with the position in the block of the node that it enters."""
         edges = self.graph.edges_in
         return [
             (number, edge)
@@ -101,7 +105,7 @@ class Block:
 
     @cached_property
     def form(self) -> tuple[object, ...]:
-        """Everything that must be the same in equal blocks: functions, shapes, edges inside, constants."""
+        """A value that is equal for equal blocks: functions, shapes, inner edges, constants."""
         self._states: dict[str, int] = {}
         self._calls: dict[int | None, int] = {}
         self._boxes: dict[str, int] = {}
@@ -137,16 +141,13 @@ class Block:
         return (box.class_name, name, box.training)
 
 
-# Finds runs: equal blocks that follow one another, such as the twelve blocks of GPT-2.
-#
-# Equal means: the same operations on the same shapes, wired the same way inside, with the same constants
-# (block_equality.py), fed alike (each from the one before it, or from the same node outside), read alike. Names and
-# parameter values may differ.
+# Runs: consecutive blocks of equal form whose inputs correspond too. Each block gets an input from the previous block, or all
+# get it from the same outside node.
 
-Item = str | Node | None  # directly inside a box: a box by its key, a node, or None for one that cannot be in a block
-Feed = tuple[bool, object]  # whether an entry comes from the block before, and from which node, with which tensors
+Item = str | Node | None  # an item directly inside a box: an inner box (its key), a node, or None if it cannot be in a block
+Feed = tuple[bool, object]  # the source of an edge into a block: True if in the previous block; the node and its tensors
 
-MANY = 24  # the fewest operations in a run of blocks without a module of several operations
+MANY = 24  # a run of blocks without a module of several operations needs at least this many operations
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +155,15 @@ class Run:
     """Equal blocks, in order."""
 
     blocks: list[Block]
-    is_parallel: bool  # they do not feed one another
+    is_parallel: bool  # no block uses results of another block
 
 
 def runs_of(graph: Graph, longest_block: int = 1) -> Iterator[Run]:
-    """The runs of equal blocks, outer ones first; inside a run only its first block is looked into.
+    """The runs of equal blocks, outer runs first. Inside a run, only its first block is searched for inner runs.
 
-    A block is one module call, or one node that stands for one. With a `longest_block` of several items it may also be that
-    many module calls and operations in a row, as `linear, relu` in `linear, relu, linear, relu`; where no module of several
-    operations is among them, only if they are many together.
+    A block is one module call, or one collapsed module. With `longest_block` > 1, up to that many consecutive module calls and
+    operations are also a block, as `linear, relu` in `linear, relu, linear, relu`. A run of such blocks without a module of
+    several operations needs at least `MANY` operations.
 
     >>> import torch, torcheer
     >>> model = torch.nn.Sequential(*[torch.nn.Linear(2, 2), torch.nn.ReLU()] * 12)
@@ -174,13 +175,13 @@ def runs_of(graph: Graph, longest_block: int = 1) -> Iterator[Run]:
 
 
 class _Finder:
-    """Finds runs in the boxes of a graph, each of which is a sequence of the items directly inside."""
+    """Finds runs in every box of a graph. A box is a sequence of the items directly inside it."""
 
     def __init__(self, graph: Graph, longest_block: int) -> None:
         self.graph = graph
         self.longest_block = longest_block
         self.forms = OwnForms()
-        self._read: dict[str, list[int]] = {}  # by key of a node: the places of what feeds it
+        self._read: dict[str, list[int]] = {}  # by key of a node: the positions of the nodes that it uses
         self.places = {node.key: place for place, node in enumerate(graph.all_nodes)}
         self.inside: dict[str, list[Node]] = {}
         self.sequences: dict[str, list[Item]] = {"": []}  # by box
@@ -202,13 +203,13 @@ class _Finder:
             if outer and not gone.isdisjoint(self.graph.boxes[outer].path):
                 continue
             times = Counter(item for item in sequence if isinstance(item, str))
-            pieces = {key for key, count in times.items() if count > 1}  # a block in pieces is no block
+            pieces = {key for key, count in times.items() if count > 1}  # calls whose nodes are not contiguous cannot be blocks
             for run in self._runs_in([self._usable(item, pieces) for item in sequence], outer):
                 gone.update(key for block in run.blocks[1:] for key in block.outermost)
                 yield run
 
     def _usable(self, item: Item, pieces: set[str]) -> Item:
-        """An item if it may be in a block; None for a folded one, which stands for several."""
+        """The item if it may be in a block, else None. An item that is folded already stands for several and may not."""
         if isinstance(item, str):
             return item if item not in pieces and self.graph.boxes[item].repeats == 1 else None
         if item is None or item.repeats > math.prod(self.graph.boxes[key].repeats for key in item.modules):
@@ -216,7 +217,7 @@ class _Finder:
         return item if self.longest_block > 1 or item.kind == "module" else None
 
     def _runs_in(self, items: list[Item], outer: str) -> Iterator[Run]:
-        """The runs in a sequence. Of runs that begin at one item, the one that covers most, with the shortest blocks."""
+        """The runs in a sequence. From each item, chooses the run that covers most items, with the shortest blocks."""
         repeats = _Repeats(self, items)
         at = 0
         while at < len(items):
@@ -233,7 +234,7 @@ class _Finder:
             at += covered
 
     def _run_at(self, items: list[Item], at: int, length: int, outer: str, repeats: _Repeats) -> Run | None:
-        """The run of blocks of `length` items that begins at an item."""
+        """The run of blocks of `length` items that begins at item `at`; None if there is none."""
         if not all(repeats.is_equal(place, length) for place in range(at + length, at + 2 * length)):
             return None
         first = items[at : at + length]
@@ -257,11 +258,11 @@ class _Finder:
         return Run(run, not any(is_before for is_before, _ in feeds)) if len(run) > 1 else None
 
     def _is_large(self, item: Item) -> bool:
-        """Whether this is a module call in which several operations ran."""
+        """True for a module call in which several operations ran."""
         return len(self.inside[item]) > 1 if isinstance(item, str) else item is not None and item.kind == "module"
 
     def look(self, item: Item) -> object:
-        """What equal items have in common, by a quick look; None for an item that cannot be in a block."""
+        """A quick approximation of an item's form: equal items have equal looks. None if the item cannot be in a block."""
         if isinstance(item, str):
             return self.graph.boxes[item].class_name, len(self.inside[item])
         return self.forms.of(item) if item is not None else None
@@ -270,7 +271,7 @@ class _Finder:
         return self.inside[item][0] if isinstance(item, str) else item
 
     def reads_alike(self, before: Node, node: Node) -> bool:
-        """Whether two nodes are fed by the same nodes, or by nodes as far back, in their own block or the one before."""
+        """True if two nodes use the same nodes, or nodes equally far before each, at most one block back."""
         place = self.places[node.key]
         apart = place - self.places[before.key]
         ours, theirs = self._sources(node), self._sources(before)
@@ -279,7 +280,7 @@ class _Finder:
         )
 
     def _sources(self, node: Node) -> list[int]:
-        """The places of the nodes that feed a node."""
+        """The positions of the nodes that a node uses."""
         found = self._read.get(node.key)
         if found is None:
             found = self._read[node.key] = [self.places[edge.source] for edge in self.graph.edges_in.get(node.key, ())]
@@ -293,7 +294,7 @@ class _Finder:
 
 
 class _Repeats:
-    """Which items of a sequence repeat the item so many places before: quick checks, each made once."""
+    """Quick, cached checks: does an item of a sequence repeat the item a block length before?"""
 
     def __init__(self, finder: _Finder, items: list[Item]) -> None:
         self._finder = finder
@@ -307,18 +308,18 @@ class _Repeats:
         return self._looks[place]
 
     def is_equal(self, place: int, length: int) -> bool:
-        """Whether an item may be equal to the item `length` places before."""
+        """True if an item may be equal to the item `length` positions before."""
         if place >= len(self._items):
             return False
         look = self._look(place)
         return look is not None and look == self._look(place - length)
 
     def goes_on(self, place: int, length: int, start: int) -> bool:
-        """Whether a run from `start` on, of blocks of `length` items, may cover the item at a place."""
+        """True if a run that begins at `start`, of blocks of `length` items, may include the item at `place`."""
         return place < len(self._items) and (place - length < start or self.is_equal(place, length))
 
     def is_long(self, at: int, length: int) -> bool:
-        """Whether MANY operations repeat from an item on, each fed like the one a block before it."""
+        """True if at least MANY operations from item `at` repeat with this block length, with corresponding inputs."""
         if at + MANY > len(self._items):
             return False
         if length not in self._streaks:
@@ -327,7 +328,7 @@ class _Repeats:
         return same[at + length] >= MANY - length and fed[at + 2 * length] >= MANY - 2 * length
 
     def _found_streaks(self, length: int) -> tuple[list[int], list[int]]:
-        """From each item on: how many in a row are of the type and shape of one a block before; how many are also fed alike."""
+        """For each item, how many consecutive items repeat the item a block before: in type and shape; also in their inputs."""
         nodes = [self._finder.node(item) for item in self._items]
         same, fed = [0] * (len(nodes) + length), [0] * (len(nodes) + length)
         for place in range(len(nodes) - 1, length - 1, -1):
@@ -346,7 +347,7 @@ def _are_alike(one: Block, other: Block) -> bool:
 
 
 def _feeds(before: Block, block: Block) -> list[Feed]:
-    """Where each entry of a block comes from: a node of the block before it, by number, or one outside; and which tensors."""
+    """The source of each edge into a block: a node of the previous block, by position, or an outside node; and its tensors."""
     found: list[Feed] = []
     for _, edge in block.entries:
         number = before.numbers.get(edge.source)
@@ -359,7 +360,11 @@ def _feeds(before: Block, block: Block) -> list[Feed]:
 
 
 def _can_start(first: Block, feeds: list[Feed]) -> bool:
-    """Whether the first block is fed as the others are: from the same nodes outside, and from one node for each one before."""
+    """True if the inputs of the first block correspond to those of later blocks.
+
+    Inputs from outside must be the same; an input that later blocks get from one node of the previous block must be one
+    outside node.
+    """
     streams: dict[object, object] = {}
     for (_, edge), (is_before, origin) in zip(first.entries, feeds, strict=True):
         own = (edge.source, edge.tensors)

@@ -1,7 +1,8 @@
-"""Which calls of a module are one step of the model, as passes are one layer. A rolled picture draws a step as one box.
+"""Builds the graph of a history: one node per visible operation, one edge per use of its tensor, one box per module call.
 
-All calls of a module with parameters are one step. A module without parameters is treated as a function, so its calls are one
-step where the same layers ran in them: one pool for a whole U-Net is a step at every level.
+`steps_of_calls` groups the calls of a module into steps, as layers group operations; a rolled picture draws each step as one
+box. All calls of a module with parameters are one step. A module without parameters is treated as a function: its calls are
+one step if the same layer ran in them. A U-Net that uses one pooling module at every level has one step per level.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ from .model import Arguments, BufferUse, Edge, Graph, ModuleBox, Node, Place, Py
 class Step:
     """Calls of one module that are the same step."""
 
-    name: str  # the address; with its first call where the module has several steps
-    turns: dict[int, int] = field(default_factory=dict)  # by number of the module call: which time of the step it is, from 1
+    name: str  # the module's address; with the number of the step's first call if the module has several steps
+    turns: dict[int, int] = field(default_factory=dict)  # by number of the module call: its position in this step, from 1
 
 
 def steps_of_calls(index: Index) -> dict[int, Step]:
-    """The step of every module call, by its number."""
+    """Maps the number of every module call to its step."""
     made = list(index.operations)
     found: dict[int, Step] = {}
     for address, calls in index.calls.items():
@@ -68,20 +69,20 @@ def steps_of_calls(index: Index) -> dict[int, Step]:
 
 
 def _layers(index: Index, made: list[int], call: ModuleCall) -> object:
-    """The layer of the first operation that ran in a call; where none ran, the layers of its inputs."""
+    """The layer of the first operation that ran in a call; if no operation ran, the layers of its inputs."""
     place = bisect_left(made, call.first)
     if place < len(made) and (call.end < 0 or made[place] < call.end):
         return index.layer(made[place]).number
     return tuple([index.layer(number).number for number in call.inputs if index.table.shows(number)])
 
 
-# From a history to its graph: one node per visible operation, in one walk along the rows of the log.
+# Builds nodes and edges in one walk along the rows of the log.
 
 _ONCE = ((1, 1),)
 
 
 def build_graph(history: HoldsRun) -> Graph:
-    """The graph of a history, every pass on its own.
+    """The graph of a history, with a separate node for every pass of a layer.
 
     >>> import torch, torcheer
     >>> graph = build_graph(torcheer.log_forward_pass(lambda x: x.relu() + x, torch.ones(2)))
@@ -92,13 +93,13 @@ def build_graph(history: HoldsRun) -> Graph:
 
 
 def graph_of_index(index: Index) -> Graph:
-    """The same for the index of a history."""
+    """`build_graph` for the index of a history."""
     with DisableTorchFunction(), fewer_collections():
         return _Builder(index).graph()
 
 
 class _Builder:
-    """Builds the graph of one history. What operations share is worked out once."""
+    """Builds the graph of one history. Caches places, positions and parameters that several operations share."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
@@ -200,7 +201,7 @@ class _Builder:
 
     @cached_property
     def to_output(self) -> bytearray:
-        """Which operations lead to an output or to the operation that raised."""
+        """By operation: true if it leads to an output or to the operation that raised."""
         failure = self.log.failure
         if failure is None:
             return self.index.to_output
@@ -216,7 +217,7 @@ class _Builder:
 
     @cached_property
     def python_reads(self) -> dict[int, tuple[PythonRead, ...]]:
-        """By operation: the values that left for Python."""
+        """By operation: reads of its tensor's values by Python code."""
         found: dict[int, list[PythonRead]] = defaultdict(list)
         for record in self.log.python_reads:
             read = PythonRead(record.function.name, record.value, Place(record.site, record.module))
@@ -251,7 +252,7 @@ class _Builder:
         return param
 
     def _states(self, number: int, row: Row) -> tuple[tuple[Param, ...], tuple[BufferUse, ...]]:
-        """The parameters and buffers an operation used, also those that were overwritten earlier in the pass."""
+        """The parameters and buffers that an operation used, including those that were overwritten earlier in the pass."""
         parents = row[PARENTS:]
         states = map(self.index.state_behind, parents)
         used = {slot: state.number for slot, state in enumerate(states) if state is not None}
@@ -313,7 +314,7 @@ class _Builder:
     def paths(self) -> dict[int, tuple[str, ...]]:
         """By module call: the keys of the boxes around its operations."""
         found: dict[int, tuple[str, ...]] = {-1: ()}
-        for call in self.log.modules:  # a call comes after the one around it
+        for call in self.log.modules:  # outer calls come before inner calls
             around = found[call.outer.number] if call.outer is not None else ()
             found[call.number] = (*around, f"{call.address}:{call.call}") if call.address else around
         return found

@@ -1,6 +1,6 @@
-"""Inputs, or outputs, that repeat and are drawn as one, such as the cache that a language model is given and returns.
+"""Groups inputs, and outputs, that repeat, such as the cache that a language model receives and returns.
 
-Pictures draw a group as one node, the page as one box that opens. With a cache of keys and values of two layers,
+Pictures draw a group as one node, the page as one box that opens. For a cache of keys and values of two layers,
 
     input_2   kwargs['cache'][0][0]   float32 3×6
     input_3   kwargs['cache'][0][1]   float32 3×4
@@ -18,17 +18,17 @@ from dataclasses import dataclass
 
 from .model import Node
 
-_FEWEST = 3
-_FEWEST_UNNESTED = 9  # three results of a flat tuple often mean three things
+_FEWEST = 3  # smallest group of tensors inside a nested value
+_FEWEST_UNNESTED = 9  # smallest group of other tensors: a few results of a flat tuple usually mean different things
 _NUMBER = re.compile(r"\d+")
 _STEP = re.compile(r"\[\d+\]|\['[^']*'\]|\.\w+")
 
 
 @dataclass(frozen=True, slots=True)
 class EqualPorts:
-    """Inputs, or outputs, that are drawn as one, in the order of the graph."""
+    """A group of inputs, or of outputs, that is drawn as one node, in the order of the graph."""
 
-    place: str  # the value they are parts of, `output['past_key_values'].layers`; `args`, `kwargs` or `output` if not nested
+    place: str  # the value that contains them, `output['past_key_values'].layers`; if not nested `args`, `kwargs`, `output`
     nodes: tuple[Node, ...]
 
     @property
@@ -43,9 +43,9 @@ class EqualPorts:
 def equal_ports(nodes: Iterable[Node]) -> list[EqualPorts]:
     """The groups of equal inputs, and of equal outputs, among some nodes.
 
-    Tensors repeat when they are in one nested value, their places differ by numbers alone, and shape and dtype are equal.
-    Three or more of one value that repeat are a group. Arguments and results that are not nested are a group when nine or more
-    have one shape and dtype.
+    Two tensors in one nested value repeat if their positions differ only in numbers, and shape and dtype are equal. All
+    repeating tensors of one value are a group if they are at least three. Tensors that are not nested are a group if at least
+    nine have the same shape and dtype.
 
     >>> import torch, torcheer
     >>> history = torcheer.log_forward_pass(lambda x: {"cache": [(x + i, x.sum() * i) for i in range(4)]}, torch.ones(2))
@@ -79,7 +79,9 @@ def _is_nested(node: Node) -> bool:
 
 
 def place_around(role: str) -> str:
-    """The value that a tensor is a numbered part of; `args`, `kwargs` or `output` for a tensor that is itself one of those.
+    """The part of `role` before the first nested number: the value that contains the tensor.
+
+    `args`, `kwargs` or `output` for a tensor that is itself an argument or a result.
 
     >>> place_around("output['past_key_values'].layers[3].keys"), place_around("output[1][0]"), place_around("output['logits']")
     ("output['past_key_values'].layers", 'output[1]', 'output')
@@ -90,5 +92,5 @@ def place_around(role: str) -> str:
 
 
 def name_of_place(place: str) -> str:
-    """A place as it is shown: `past_key_values.layers` for `output['past_key_values'].layers`."""
+    """The text that pictures show for a place: `past_key_values.layers` for `output['past_key_values'].layers`."""
     return re.sub(r"^(?:output|kwargs)\['(\w+)'\]", r"\1", place)

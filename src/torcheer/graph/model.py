@@ -1,4 +1,9 @@
-"""Facts of a node that are looked up or put into words only when they are read."""
+"""`Graph`, `Node`, `Edge` and `ModuleBox`: an immutable graph with every fact that a picture needs.
+
+A graph does not refer to its history. Facts that take time, such as source lines (`Place`) and the text of arguments
+(`Arguments`), are computed when they are read. `add_gradient_edges` adds edges for a backward pass. `Graph.to_dict`,
+`to_networkx` and `print` give the visible part in other forms.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +27,19 @@ from ..log.param import Param
 from ..log.records import ModuleCall
 from ..log.templates import BLANK, blank
 
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of an object in memory, another one in every run
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # addresses in default reprs, which differ in every run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """Where in the program something ran. The line is looked up when it is read."""
+    """A place in the program. Its source line is looked up when it is read."""
 
     site: Site | None
     module: ModuleCall | None
 
     @property
     def line(self) -> SourceLine | None:
-        """The line of the program (not of torch)."""
+        """The line of the program, outside torch."""
         return source_of(self.site, self.module)
 
     def __str__(self) -> str:
@@ -44,14 +49,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arguments:
-    """The arguments of a call without its tensors: `·, start_dim=2, end_dim=-1`. Put into words when they are read."""
+    """The arguments of a call, with `·` for tensors: `·, start_dim=2, end_dim=-1`. The text is made when it is read."""
 
     template: tuple[Any, ...]
-    names: tuple[str, ...] = ()  # of the last of them, which were given by name
+    names: tuple[str, ...] = ()  # names of the keyword arguments, which come last in the template
     function: TorchFunction | None = None
 
     def pairs(self) -> list[tuple[str, Any]]:
-        """Every argument with its name, which is empty where it is not known; `·` in place of tensors.
+        """Every argument as (name, value): `·` for tensors, an empty name if it is unknown.
 
         >>> import torch, torcheer
         >>> history = torcheer.log_forward_pass(torch.nn.Conv2d(1, 2, 3, stride=2), torch.ones(1, 1, 8, 8))
@@ -65,7 +70,7 @@ class Arguments:
         return list(zip((*names, *self.names), values, strict=True))
 
     def value(self, position: int, name: str) -> Any:
-        """An argument, which may have been given by position or by name; None where it was not given."""
+        """An argument that was passed by position or by name; None if it was not passed."""
         count = len(self.template) - len(self.names)
         if position < count:
             return self.template[position]
@@ -78,7 +83,11 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class BufferUse:
-    """A buffer that was used. Without positions, only what had been written over it earlier in the pass was read."""
+    """A use of a buffer by an operation.
+
+    `positions` are the arguments that were the buffer itself. They are empty if the operation only read a tensor that was
+    written over the buffer earlier in the pass.
+    """
 
     buffer: Param
     positions: tuple[str, ...] = ()
@@ -87,25 +96,25 @@ class BufferUse:
 
 @dataclass(frozen=True, slots=True)
 class PythonRead:
-    """A value of this tensor that left for Python: `bool(t)`, `t.item()`."""
+    """A read of a tensor's value by Python code: `bool(t)`, `t.item()`."""
 
     function: str
-    value: Any  # when it is a plain number or truth value
+    value: Any  # the number or truth value that Python got; None for other results
     place: Place | None = field(default=None, compare=False)
 
     @property
     def is_decision(self) -> bool:
-        """Whether a truth value left, which can decide what runs next."""
+        """True if Python got a truth value, which can decide what runs next."""
         return isinstance(self.value, bool)
 
 
-# Gradients as edges: where a backward pass went, against the data.
+# Edges for gradients, in the opposite direction to the data.
 
 
 def add_gradient_edges(graph: Graph) -> Graph:
     """Add a reversed edge for each edge between two nodes that a backward pass reached.
 
-    Apply it after all other views: they would treat gradients like data.
+    Apply it after all other views, which would treat gradients like data.
 
     >>> import torch, torcheer
     >>> x = torch.ones(2, requires_grad=True)
@@ -194,7 +203,7 @@ def _fields(record: Node | Edge) -> dict[str, Any]:
 
 
 def listing(graph: Graph) -> str:
-    """A graph as text: a line with the counts, then a line for each node; the middle is left out if there are many."""
+    """A graph as text: a line of counts, then one line per node. Leaves out the middle of a graph of more than 40 nodes."""
     rolled = "rolled graph" if graph.is_rolled else "graph"
     counts = ", ".join(
         plural(count, noun)
@@ -223,11 +232,10 @@ def _line(node: Node, sources: dict[str, list[str]]) -> str:
     return f"{node.key}{times}{what}{shape}{size}{parents}"
 
 
-# Graph: nodes, edges and module boxes, immutable, with every fact a picture needs and no way back to the history.
+# The graph itself.
 #
-# Nodes stand in execution order. An edge that goes against that order, which only folding and rolling make, says so
-# (`is_feedback`); without those edges the order is topological. A hidden node stays in the graph, so that it can be
-# shown again.
+# Nodes are in execution order. Only folding and rolling make edges against this order, and mark them with `is_feedback`;
+# without these edges the order is topological. A hidden node stays in the graph, so that it can be shown again.
 
 _OfTensor = Literal["input", "output", "operation", "opaque", "alias", "source", "failed", "buffer"]
 Kind = _OfTensor | Literal["identity", "chain", "module", "omitted", "stub"]
@@ -237,50 +245,51 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One operation, or several that are drawn as one. Sums (`bytes`, `seconds`) are over all it stands for."""
+    """One operation, or several that are drawn as one node. `bytes` and `seconds` are sums over all of these operations."""
 
     key: str  # unique in its graph: `relu_1_2:1`; a collapsed module is `@features.6:1`
     label: str  # the same for every pass: `relu_1_2`, `features.6`
     kind: Kind = "operation"
-    type: str = ""  # as labels spell it; the class of a module
+    type: str = ""  # the layer type, as in labels; for a module, its class
     function: str = ""
-    passes: tuple[int, ...] = (1,)  # those it stands for
-    num_passes: int = 1  # how often the layer ran, or the module was called
-    repeats: int = 1  # how many equal blocks were folded into this one
-    sharing: Sharing = ""  # whether those have the same parameters
-    operations: tuple[int, ...] = ()  # the numbers of the operations it stands for
-    parts: tuple[str, ...] = ()  # of a chain: its types, in order
-    modules: tuple[str, ...] = ()  # the keys of the boxes it is in, outermost first
-    exits: tuple[str, ...] = ()  # the module calls that returned it, innermost first
+    passes: tuple[int, ...] = (1,)  # the passes of the layer that this node stands for
+    num_passes: int = 1  # how many times the layer ran, or the module was called
+    repeats: int = 1  # how many equal blocks were folded into this node's block
+    sharing: Sharing = ""  # whether the folded blocks have the same parameters
+    operations: tuple[int, ...] = ()  # the numbers of the operations that this node stands for
+    parts: tuple[str, ...] = ()  # for a chain of elementwise operations: their types, in order
+    modules: tuple[str, ...] = ()  # the keys of the boxes around the node, outermost first
+    exits: tuple[str, ...] = ()  # the module calls that returned its tensor, innermost first
     bottom_level_module: str | None = None
-    shape: Shape | None = None  # None where there is no one answer
+    shape: Shape | None = None  # None if the operations have different shapes; also for dtype and device
     dtype: str | None = None
     device: str | None = None
     bytes: int = 0
-    seconds: float | None = 0.0  # None where it ran in code that cannot be watched
-    input_shapes: tuple[Shape, ...] = ()  # of a module
+    seconds: float | None = 0.0  # None for code that cannot be watched
+    input_shapes: tuple[Shape, ...] = ()  # only for modules and the operation that raised
     output_shapes: tuple[Shape, ...] = ()
     params: tuple[Param, ...] = ()
     buffers: tuple[BufferUse, ...] = ()
     is_inplace: bool = False
     from_input: bool = True
     to_output: bool = True  # leads to an output, or to the operation that raised
-    has_gradient: bool = False  # a backward pass that was followed reached it
+    has_gradient: bool = False  # a recorded backward pass reached it
     is_hidden: bool = False
-    python_reads: tuple[PythonRead, ...] = ()  # values that left for Python
-    error: str = ""  # of the operation that raised
+    python_reads: tuple[PythonRead, ...] = ()  # reads of its values by Python code
+    error: str = ""  # the error of the operation that raised
     composite: str | None = None
-    call: int | None = None  # the same for all tensors of one call
-    output_path: str = ""  # which of them this is
-    role: str = ""  # where an input was given or an output returned; what a source is called
+    call: int | None = None  # equal for all tensors of one call
+    output_path: str = ""  # position of the tensor in the result of the call
+    role: str = ""  # an input's or output's position in arguments or result; a source's name
     place: Place | None = field(default=None, compare=False)
     arguments: Arguments | None = field(default=None, compare=False)
-    facts: TorchFunction | None = field(default=None, compare=False, repr=False)  # what is known of its function
-    structure: Callable[[], object] | None = field(default=None, compare=False, repr=False)  # the form of a module's nodes
+    facts: TorchFunction | None = field(default=None, compare=False, repr=False)  # facts about the torch function
+    # for a collapsed module: a function that computes the form of its block (see `Block.form`)
+    structure: Callable[[], object] | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_internal(self) -> bool:
-        """Whether it was made inside the model and has no input among its ancestors."""
+        """True if the tensor was made inside the model and has no input among its ancestors."""
         return not self.from_input and self.kind not in ("output", "failed", "buffer")
 
     @property
@@ -289,12 +298,12 @@ class Node:
 
     @property
     def num_params(self) -> int:
-        """How many parameter values it used, each parameter counted once."""
+        """The number of elements of its parameters, each parameter counted once."""
         return sum(param.numel for param in self.params)
 
     @property
     def trainable(self) -> Literal["", "trainable", "frozen", "mixed"]:
-        """Whether its parameters are trainable; empty when it has none."""
+        """Whether its parameters are trainable; empty if it has no parameters."""
         kinds = {param.is_trainable for param in self.params}
         if not kinds:
             return ""
@@ -302,45 +311,45 @@ class Node:
 
     @property
     def title(self) -> str:
-        """What it is, in a word: `relu`, `add → relu → mul`, `BasicBlock`."""
+        """The text that pictures show: `relu`, `add → relu → mul`, `BasicBlock`."""
         return " → ".join(self.parts) if self.parts else self.type
 
     @property
     def source(self) -> str:
-        """The line of the program it ran for, looked up now; empty when unknown."""
+        """The line of the program that called it, looked up now; empty if unknown."""
         return str(self.place) if self.place is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Everything that flows from one node to another."""
+    """All data that flows from one node to another."""
 
     source: str
     target: str
-    positions: tuple[str, ...] = ()  # the arguments it came through: `args[0]`, `kwargs['mask']`
-    is_memory: bool = False  # through shared memory only: a write that reached the target by another view
-    is_bridge: bool = False  # through nodes that are not in this graph
+    positions: tuple[str, ...] = ()  # the target's arguments that receive it: `args[0]`, `kwargs['mask']`
+    is_memory: bool = False  # only through shared memory: the source wrote to it through another view
+    is_bridge: bool = False  # the data flows through nodes that are not in this graph
     is_feedback: bool = False  # from a later node to an earlier one, or from one repeat or pass to the next
-    is_to_next_block: bool = False  # feedback from one of several equal blocks, drawn as one, to the next
-    passes: tuple[tuple[int, int], ...] = ((1, 1),)  # pass of the source, pass of the target
-    pass_note: str = ""  # in a rolled graph, the passes that travel it, where that needs saying
-    tensors: tuple[int, ...] = ()  # the operations whose tensors it carries
-    shape: Shape | None = None  # None where they differ
+    is_to_next_block: bool = False  # feedback from one block to the next of several equal blocks, drawn as one
+    passes: tuple[tuple[int, int], ...] = ((1, 1),)  # pairs: pass of the source, pass of the target
+    pass_note: str = ""  # in a rolled graph: the passes in which data flows, if not in all
+    tensors: tuple[int, ...] = ()  # the operations whose tensors flow
+    shape: Shape | None = None  # None if the tensors have different shapes
     bytes: int = 0
-    is_gradient: bool = False  # gradients of a backward pass, against the data
+    is_gradient: bool = False  # gradients of a backward pass, opposite to the data
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleBox:
-    """One call of a module, or several that are drawn as one."""
+    """One call of a module, or several that are drawn as one box."""
 
-    path: tuple[str, ...]  # the keys of the boxes around it, outermost first, and its own
+    path: tuple[str, ...]  # the keys of the boxes around it, outermost first, then its own key
     address: str
     class_name: str
     calls: tuple[int, ...] = (1,)
     num_calls: int = 1
-    step: str = ""  # the same for calls that are one step of the model: the address; `pool:2` where there are several steps
-    turns: tuple[int, ...] = (1,)  # which times of its step it stands for
+    step: str = ""  # equal for calls that are one step (see build.py): the address; `pool:2` if it has several steps
+    turns: tuple[int, ...] = (1,)  # which repetitions of its step this box stands for
     num_turns: int = 1
     repeats: int = 1
     sharing: Sharing = ""  # whether the repeats have the same parameters
@@ -357,7 +366,7 @@ class ModuleBox:
 
     @property
     def key(self) -> str:
-        """`features.6:1`; without the call in a rolled graph."""
+        """The address and the call, `features.6:1`; in a rolled graph the step."""
         return self.path[-1]
 
     @property
@@ -366,13 +375,13 @@ class ModuleBox:
 
     @property
     def depth(self) -> int:
-        """1 for a module that the model itself calls."""
+        """The number of boxes around it, plus 1: 1 for a module that the model itself calls."""
         return len(self.path)
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes in execution order, edges between them, and the boxes of the modules they ran in.
+    """Nodes in execution order, the edges between them, and the boxes of the modules that they ran in.
 
     >>> import torch, torcheer
     >>> from torcheer.graph import build_graph
@@ -384,11 +393,11 @@ class Graph:
     """
 
     title: str
-    all_nodes: tuple[Node, ...]  # hidden ones included, as in `all_edges`
-    all_edges: tuple[Edge, ...] = ()
-    all_boxes: tuple[ModuleBox, ...] = ()  # of every module call, also those without a node
-    unrolled: Graph | None = field(default=None, repr=False)  # of a rolled graph: the graph that was rolled
-    names: Names | None = field(default=None, repr=False, compare=False)  # what keys are matched with; None in one made by hand
+    all_nodes: tuple[Node, ...]  # including hidden nodes
+    all_edges: tuple[Edge, ...] = ()  # including edges of hidden nodes
+    all_boxes: tuple[ModuleBox, ...] = ()  # one for every module call, even without a node
+    unrolled: Graph | None = field(default=None, repr=False)  # for a rolled graph: the graph before rolling
+    names: Names | None = field(default=None, repr=False, compare=False)  # matches keys; None for a graph made by hand
 
     def __post_init__(self) -> None:
         if len(self.by_key) != len(self.all_nodes):
@@ -403,7 +412,7 @@ class Graph:
     def __reduce_ex__(self, protocol: Any) -> Any:
         refuse_pickling("Graph", "to_dict() for plain values")
 
-    # What is seen -------------------------------------------------------------------------------------------------
+    # The visible part ---------------------------------------------------------------------------------------------
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -425,24 +434,24 @@ class Graph:
 
     @cached_property
     def modules(self) -> Mapping[str, ModuleBox]:
-        """The boxes that hold a visible node, by key, outer ones first."""
+        """The boxes that contain a visible node, by key, outer boxes first."""
         seen = dict.fromkeys(key for path in dict.fromkeys(node.modules for node in self.nodes) for key in path)
         return MappingProxyType({key: self.boxes[key] for key in seen})
 
     @property
     def is_rolled(self) -> bool:
-        """Whether the passes of a layer are one node."""
+        """True if all passes of a layer are one node."""
         return self.unrolled is not None
 
     @property
     def roots(self) -> tuple[Node, ...]:
-        """The nodes that nothing leads to."""
+        """The visible nodes that no edge enters, except feedback."""
         entered = {edge.target for edge in self.edges if not edge.is_feedback}
         return tuple(node for node in self.nodes if node.key not in entered)
 
     @property
     def leaves(self) -> tuple[Node, ...]:
-        """The nodes that lead nowhere."""
+        """The visible nodes that no edge leaves, except feedback."""
         left = {edge.source for edge in self.edges if not edge.is_feedback}
         return tuple(node for node in self.nodes if node.key not in left)
 
@@ -467,22 +476,22 @@ class Graph:
 
     @cached_property
     def boxes(self) -> Mapping[str, ModuleBox]:
-        """Every box, whether it holds a node or not, by its key."""
+        """Every box, even without a node, by its key."""
         return MappingProxyType({box.key: box for box in self.all_boxes})
 
     @cached_property
     def edges_out(self) -> Mapping[str, list[Edge]]:
-        """The edges that leave each node, hidden ones included, in execution order."""
+        """The edges that leave each node, including hidden nodes, in execution order."""
         return MappingProxyType(_gathered(self.all_edges, lambda edge: edge.source))
 
     @cached_property
     def edges_in(self) -> Mapping[str, list[Edge]]:
-        """The edges that enter each node, hidden ones included, in the order of arguments."""
+        """The edges that enter each node, including hidden nodes, in the order of arguments."""
         return MappingProxyType(_gathered(self.all_edges, lambda edge: edge.target))
 
     @cached_property
     def arguments_in(self) -> Mapping[str, frozenset[str]]:
-        """The arguments through which tensors enter each node: `args[0]` also for `args[0][3]`."""
+        """By node: the top-level arguments that contain tensors; `args[0][3]` counts as `args[0]`."""
         return MappingProxyType(
             {
                 key: frozenset(place.partition("]")[0] + "]" for edge in edges for place in edge.positions)
@@ -491,7 +500,7 @@ class Graph:
         )
 
     def node(self, key: Any) -> Node:
-        """The visible node a key means: a node's key, or any other key that means just one node."""
+        """The visible node that a key means: a node's own key, or any other key that means just one node."""
         found = [node for node in self.find(key) if not node.is_hidden]
         if len(found) > 1:
             raise AmbiguousKey(f"{key!r} fits {len(found)} nodes: {few((node.key for node in found), 12)}.")
@@ -500,7 +509,7 @@ class Graph:
         return found[0]
 
     def find(self, key: Any) -> tuple[Node, ...]:
-        """Every node, hidden or not, that stands for an operation a key means. A node's own key means that node."""
+        """Every node, hidden or not, that stands for an operation that a key means. A node's own key means that node."""
         own = self._by_name.get(key, ()) if isinstance(key, str) else ()
         if own:
             return tuple(own)
@@ -514,7 +523,7 @@ class Graph:
 
     @cached_property
     def _by_name(self) -> dict[str, list[Node]]:
-        """Nodes by key, with or without `@`; by label too, for nodes of no operation, and for all in a graph made by hand."""
+        """Nodes by key, with or without `@`. Nodes without operations, and all nodes of a graph made by hand, also by label."""
         labelled = tuple([node for node in self.all_nodes if not node.operations or self.names is None])
         found = _gathered(labelled, lambda node: node.label)
         for node in self.all_nodes:
@@ -557,11 +566,11 @@ class Graph:
     # Other forms --------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """What is seen, as plain values that JSON can hold."""
+        """The visible part, as plain values that JSON can hold."""
         return as_dict(self)
 
     def to_networkx(self) -> Any:
-        """What is seen, as a networkx DiGraph whose nodes and edges have the fields of these. Needs networkx."""
+        """The visible part as a networkx DiGraph, with the fields of `Node` and `Edge` as attributes. Needs networkx."""
         return as_networkx(self)
 
     def __str__(self) -> str:

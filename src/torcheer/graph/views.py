@@ -1,4 +1,8 @@
-"""Pure functions from graph to graph: what a reader does not need is left out, joined or drawn as one."""
+"""The views: pure functions from graph to graph that leave out, join or merge nodes, so that a picture stays readable.
+
+Views compose in any order. Most are decorated with `pass_by_pass`, so that they accept rolled graphs too. `restrict`, `regroup`
+and `bridge` are the operations that all views are made of.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from .blocks import Block, Run, runs_of
 from .equal_ports import EqualPorts, equal_ports
 from .model import BufferUse, Edge, Graph, ModuleBox, Node, Sharing
 
-# What every view is made of: keeping some nodes, and drawing several as one.
+# Operations that all views use: keep some nodes, merge several nodes into one.
 
 
 def restrict(graph: Graph, kept: AbstractSet[str]) -> Graph:
@@ -31,7 +35,7 @@ def restrict(graph: Graph, kept: AbstractSet[str]) -> Graph:
 def reached(
     starts: Iterable[str], edges: Mapping[str, list[Edge]], *, forwards: bool, stops: AbstractSet[str] = frozenset()
 ) -> set[str]:
-    """The keys of the nodes that edges lead to from some nodes, these included; no way goes on from a node in `stops`."""
+    """The keys of all nodes that paths from `starts` reach, including `starts`. Paths end at nodes in `stops`."""
     seen = set(starts)
     waiting = list(seen)
     while waiting:
@@ -44,7 +48,7 @@ def reached(
     return seen
 
 
-# Several nodes as one ---------------------------------------------------------------------------------------------
+# Merging nodes ----------------------------------------------------------------------------------------------------
 
 
 def regroup(
@@ -56,10 +60,11 @@ def regroup(
     at_last: bool = False,
     is_same_step: bool = False,
 ) -> Graph:
-    """Draw the nodes of each group as one, under the name of the group, at the place of the first of them (or the last).
+    """Merge the nodes of each group into one node, at the position of the group's first node (`at_last`: last node).
 
-    Nodes without a group stay as they are. Edges inside a group are dropped, unless they are feedback. With `is_same_step` the
-    members are one step at several times: then all edges stay, with their argument positions.
+    `groups` maps keys of nodes to the key of the merged node, which `merge` makes. Other nodes stay as they are. Edges inside a
+    group are dropped, unless they are feedback. With `is_same_step` the members are repetitions of one step: then all edges
+    stay, with their argument positions.
     """
     members: dict[str, list[Node]] = {}
     last: dict[str, int] = {}
@@ -80,7 +85,7 @@ def regroup(
     for source, target in sorted(bundles, key=lambda ends: order[ends[1]]):
         edge = bundle(bundles[source, target], nodes[source], nodes[target], is_same_step=is_same_step)
         if target in merged and not is_same_step:
-            edge = replace(edge, positions=())  # they are positions among the arguments of a member
+            edge = replace(edge, positions=())  # argument positions of a member say nothing about the merged node
         if order[source] >= order[target] and not edge.is_feedback:
             edge = replace(edge, is_feedback=True)
         edges.append(edge)
@@ -89,7 +94,7 @@ def regroup(
 
 
 def bundle(edges: list[Edge], source: Node, target: Node, *, is_same_step: bool = True) -> Edge:
-    """Edges between the same two nodes as one."""
+    """Merge edges between the same two nodes into one."""
     first = edges[0]
     passes = first.passes
     if is_same_step:
@@ -117,12 +122,12 @@ def bundle(edges: list[Edge], source: Node, target: Node, *, is_same_step: bool 
 
 
 def _united(parts: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The items of all parts, each once, sorted."""
+    """The union of all parts, sorted."""
     return tuple(sorted({item for part in parts for item in part}))
 
 
 def common_path(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
-    """The boxes that are around all of these, outermost first."""
+    """The boxes that contain all of these paths, outermost first."""
     shared = paths[0]
     for path in dict.fromkeys(paths):
         while path[: len(shared)] != shared:
@@ -131,7 +136,7 @@ def common_path(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def merge_facts(members: list[Node], **facts: Any) -> Node:
-    """One node for several, with sums, unions and common values of their fields; `facts` replace some of these."""
+    """Merge nodes: their fields become sums, unions, or common values (else None). `facts` replace fields."""
     first = members[0]
     by_call = {(node.call if node.call is not None else node.key): node.seconds for node in members}
     agreed: dict[str, Any] = {
@@ -157,13 +162,13 @@ def merge_facts(members: list[Node], **facts: Any) -> Node:
 
 
 def merge_unseen(members: list[Node], **facts: Any) -> Node:
-    """One node in place of several that are not drawn: their functions, passes and places are left out."""
+    """A node that stands for several nodes that are not drawn. It has no function, passes or module exits."""
     blank = {"function": "", "passes": (1,), "num_passes": 1, "parts": (), "exits": (), "role": "", "python_reads": ()}
     return merge_facts(members, **{**blank, "arguments": None, "structure": None, **facts})
 
 
 def _united_buffers(nodes: Iterable[Node]) -> tuple[BufferUse, ...]:
-    """The buffers of several nodes, each once, with all positions where one was read, and whether any wrote to it."""
+    """The buffers that several nodes use, each once, with all positions, and whether any node wrote to it."""
     uses: dict[str, BufferUse] = {}
     for node in nodes:
         for use in node.buffers:
@@ -175,17 +180,17 @@ def _united_buffers(nodes: Iterable[Node]) -> tuple[BufferUse, ...]:
     return tuple(uses.values())
 
 
-# Rolls the passes of a layer into one node, and lets every other view work on a rolled graph.
+# Rolls all passes of a layer into one node, and lets every other view work on a rolled graph.
 #
-# A rolled graph holds the graph that was rolled. A view of it is the view of that graph, rolled again, so views may
-# come in any order, and nothing is lost.
+# A rolled graph keeps the unrolled graph. A view of a rolled graph is computed on the unrolled graph and rolled again, so
+# views may be applied in any order.
 
 _P = ParamSpec("_P")
 View = Callable[Concatenate[Graph, _P], Graph]
 
 
 def pass_by_pass(view: View[_P]) -> View[_P]:
-    """Make a view that takes unrolled graphs take rolled graphs too."""
+    """Decorator: a view of unrolled graphs accepts rolled graphs too."""
 
     @wraps(view)
     def of_any(graph: Graph, /, *args: _P.args, **kwargs: _P.kwargs) -> Graph:
@@ -197,7 +202,7 @@ def pass_by_pass(view: View[_P]) -> View[_P]:
 
 
 def format_passes(passes: Iterable[int]) -> str:
-    """Numbers of passes, with ranges.
+    """Format numbers of passes as text, with ranges.
 
     >>> format_passes({1, 2, 3}), format_passes([2, 4]), format_passes([1, 2, 3, 7])
     ('1-3', '2,4', '1-3,7')
@@ -212,7 +217,7 @@ def format_passes(passes: Iterable[int]) -> str:
 
 
 def roll(graph: Graph) -> Graph:
-    """Every layer as one node, however often it ran; edges say which passes travel them where that differs.
+    """Draw every layer as one node, however often it ran. An edge that only some passes use names these passes.
 
     >>> import torch, torcheer
     >>> from torcheer.graph import build_graph
@@ -241,7 +246,7 @@ def roll(graph: Graph) -> Graph:
 
 
 def unroll(graph: Graph) -> Graph:
-    """The graph with every pass on its own again."""
+    """Undo `roll`: draw every pass as a separate node again."""
     return graph if graph.unrolled is None else graph.unrolled
 
 
@@ -269,12 +274,12 @@ def _note(edge: Edge, graph: Graph) -> str:
 
 
 def _steps(path: Iterable[str], graph: Graph) -> list[str]:
-    """The steps along a path, each once: a module may be called inside itself."""
+    """The steps along a path, each once, because a module may be called inside itself."""
     return list(dict.fromkeys(graph.boxes[key].step for key in path))
 
 
 def _rolled_boxes(graph: Graph) -> tuple[tuple[ModuleBox, ...], dict[str, tuple[str, ...]]]:
-    """One box per step, inside the steps that are around every one of its calls; and the path to each."""
+    """One box per step, inside the steps that contain all of its calls; and the path of each box, by step."""
     calls: dict[str, list[ModuleBox]] = {}
     around: dict[str, list[str]] = {}
     for box in graph.all_boxes:
@@ -315,26 +320,26 @@ def _home(passes: list[Node], graph: Graph, homes: dict[str, tuple[str, ...]]) -
     return homes[shared[-1]] if shared else ()
 
 
-# Takes nodes out of a graph and joins the nodes that they connected.
+# Removes nodes from a graph and connects the nodes that were connected through them.
 
 
 def bridge(graph: Graph, kept: AbstractSet[str]) -> Graph:
-    """The graph with only these nodes, and an edge wherever a path led from one to another through other nodes."""
+    """Keep only these nodes, and add an edge (a bridge) for each path between two of them through removed nodes."""
     found = _joined(graph, kept)
     for edge in graph.all_edges:
         if edge.is_feedback:
             _join_feedback(graph, kept, edge, found)
     nodes = tuple([node for node in graph.all_nodes if node.key in kept])
     order = {node.key: position for position, node in enumerate(nodes)}
-    position = order.__getitem__  # direct edges in the order of arguments, then bridges in that of their sources
+    position = order.__getitem__  # direct edges in the order of arguments, then bridges in the order of their sources
     edges = sorted(found.values(), key=lambda edge: (position(edge.target), position(edge.source) if edge.is_bridge else -1))
     return replace(graph, all_nodes=nodes, all_edges=tuple(edges))
 
 
 def _joined(graph: Graph, kept: AbstractSet[str]) -> dict[tuple[str, str], Edge]:
-    """The edges that remain and the bridges, without feedback."""
+    """The remaining edges and the bridges, without feedback."""
     uses = {key: sum(not edge.is_feedback for edge in edges) for key, edges in graph.edges_out.items()}
-    reaching: dict[str, dict[str, Edge]] = {}  # by node that is taken out: the kept nodes that reach it, each with its edge
+    reaching: dict[str, dict[str, Edge]] = {}  # removed node -> kept nodes that reach it, each with its first edge
     found: dict[tuple[str, str], Edge] = {}
     for node in graph.all_nodes:
         direct: dict[str, Edge] = {}
@@ -347,7 +352,7 @@ def _joined(graph: Graph, kept: AbstractSet[str]) -> dict[tuple[str, str], Edge]
                 continue
             uses[edge.source] -= 1
             more = reaching[edge.source]
-            if uses[edge.source] == 0:  # the set is not used elsewhere: the larger one takes in the smaller, without a copy
+            if uses[edge.source] == 0:  # last use of `more`: merge the smaller dictionary into the larger, without a copy
                 del reaching[edge.source]
                 if len(more) > len(through):
                     through, more = more, through
@@ -377,14 +382,14 @@ def _join_feedback(graph: Graph, kept: AbstractSet[str], edge: Edge, found: dict
 
 
 def _bridge(graph: Graph, source: str, target: str, leaving: Edge) -> Edge:
-    """A bridge carries the tensor that leaves its source."""
+    """A bridge between two nodes, with the tensor of `leaving`, the edge with which the path begins."""
     passes = ((graph.by_key[source].passes[0], graph.by_key[target].passes[0]),)
     return Edge(
         source, target, is_bridge=True, passes=passes, tensors=leaving.tensors, shape=leaving.shape, bytes=leaving.bytes
     )
 
 
-# Views of whole modules: calls of modules as single nodes, or only what modules return.
+# Views of whole modules: `collapse` draws a module call as one node, `keep_module_outputs` keeps only results of modules.
 
 _STAY = ("input", "output", "failed", "buffer", "identity", "module")
 
@@ -398,10 +403,10 @@ def collapse(
     class_name: str | Iterable[str] = (),
     where: Callable[[ModuleBox], bool] | None = None,
 ) -> Graph:
-    """Draw each call of some modules as one node: those at a depth, at addresses, of classes, or that a function picks.
+    """Draw each call of the chosen modules as one node. Choose by depth, address, class name or a function of the box.
 
-    `depth=1` are the modules that the model itself calls. `address` takes any key that names modules: `"layer*.0"`,
-    `"cell:2"`, a module class, a list. Several conditions pick what any of them picks.
+    `depth=1` chooses the modules that the model itself calls. `address` takes any key that names modules: `"layer*.0"`,
+    `"cell:2"`, a module class, a list. With several conditions, a module needs to meet only one.
 
     >>> import torch, torcheer
     >>> from torcheer.graph import build_graph
@@ -428,7 +433,7 @@ def collapse(
 
 
 def _known_classes(wanted: str | Iterable[str], known: set[str]) -> list[str]:
-    """The names of classes that were asked for; raises where no module is of one of them."""
+    """The wanted class names as a list. Raises if no module has one of these classes."""
     names = [wanted] if isinstance(wanted, str) else list(wanted)
     for name in names:
         if name not in known:
@@ -482,16 +487,15 @@ def _module_node(graph: Graph, box: ModuleBox, inside: list[Node]) -> Node:
 
 @pass_by_pass
 def keep_module_outputs(graph: Graph) -> Graph:
-    """Keep only inputs, outputs and what modules returned, joined by bridges where other nodes connected them."""
+    """Keep only inputs, outputs and results of modules, and connect them by bridges."""
     return bridge(graph, {node.key for node in graph.all_nodes if node.exits or node.kind in _STAY})
 
 
-# Folds blocks that follow one another and are equal, such as the twelve blocks of GPT-2, into one (runs.py finds
-# them).
+# Folds consecutive equal blocks, such as the twelve blocks of GPT-2, into one. `runs_of` in blocks.py finds them.
 
 
 def _sharing(parts: Iterable[Iterable[Node]]) -> Sharing:
-    """Whether parts of a graph have the same parameters."""
+    """Whether parts of a graph have the same parameters ("shared"), different ones ("own"), or both ("mixed")."""
     names = [{param.name for node in nodes for param in node.params} for nodes in parts]
     if not any(names):
         return ""
@@ -502,10 +506,10 @@ def _sharing(parts: Iterable[Iterable[Node]]) -> Sharing:
 
 @pass_by_pass
 def fold_repeats(graph: Graph) -> Graph:
-    """Draw equal module calls in a row as the first of them, with their number in `repeats`.
+    """Draw consecutive equal module calls as one, the first, with their number in `repeats`.
 
-    The box of a folded block, or the node of a collapsed one, says whether the blocks share their parameters. An edge from
-    one block to the next becomes feedback.
+    `sharing` of the folded box (or of the collapsed node) says whether the blocks share their parameters. An edge from one
+    block to the next becomes feedback.
 
     >>> import torch, torcheer
     >>> from torcheer.graph import build_graph
@@ -535,7 +539,7 @@ def _followed(stands_for: dict[str, str], key: str) -> str:
 
 
 def _folded(graph: Graph, runs: dict[str, Run], groups: dict[str, str]) -> Graph:
-    """The graph with one node per group; `runs` by the key of their first block."""
+    """Fold each group of nodes into one. `runs` are keyed by the key of their first block."""
     boxes = tuple([_folded_box(graph, box, runs[box.key]) if box.key in runs else box for box in graph.all_boxes])
 
     def merge(key: str, equal: list[Node]) -> Node:
@@ -580,9 +584,10 @@ def _folded_box(graph: Graph, box: ModuleBox, run: Run) -> ModuleBox:
 
 @pass_by_pass
 def merge_elementwise(graph: Graph) -> Graph:
-    """Draw each run of elementwise operations, of which nothing else uses the results in between, as one node.
+    """Draw each chain of elementwise operations as one node, if no other operation uses the results in between.
 
-    A run stays within one module call, and ends with what a module returns. Its node stands at the place of its last operation.
+    A chain stays within one module call, and ends at a tensor that a module returns. Its node has the position of its last
+    operation.
 
     >>> import torch, torcheer
     >>> from torcheer.graph import build_graph
@@ -590,7 +595,7 @@ def merge_elementwise(graph: Graph) -> Graph:
     >>> [node.title for node in merge_elementwise(graph).nodes]
     ['input', 'add → relu → mul', 'output']
     """
-    chains: dict[str, list[Node]] = {}  # by the key of the last node so far
+    chains: dict[str, list[Node]] = {}  # by key of the chain's last node so far
     for node in graph.all_nodes:
         if _is_elementwise(node):
             before = next((edge.source for edge in graph.edges_in.get(node.key, ()) if _joins(graph, edge.source, node)), None)
@@ -610,7 +615,7 @@ def _is_elementwise(node: Node) -> bool:
 
 
 def _joins(graph: Graph, source: str, node: Node) -> bool:
-    """Whether a node continues the run that ends with another."""
+    """True if a node continues the chain that ends with node `source`."""
     before = graph.by_key[source]
     return (
         _is_elementwise(before)
@@ -643,12 +648,12 @@ def _chain_node(key: str, chain: list[Node]) -> Node:
     )
 
 
-# Draws buffers as nodes. Without this view a buffer is only named by the operations that use it.
+# Draws buffers as nodes. Without this view, only the operations that use a buffer name it.
 
 
 @pass_by_pass
 def add_buffer_nodes(graph: Graph) -> Graph:
-    """Draw every buffer as a node, with edges to what reads it and, as feedback, from what overwrites it.
+    """Draw every buffer as a node, with edges to the nodes that read it and feedback edges from the nodes that write to it.
 
     A buffer that only one collapsed module uses is part of that module, and is not drawn.
 
@@ -662,7 +667,7 @@ def add_buffer_nodes(graph: Graph) -> Graph:
     for node in graph.all_nodes:
         for use in node.buffers:
             users.setdefault(use.buffer.name, []).append((node, use))
-    before: dict[str, list[Node]] = {}  # by the key of the first node that uses them
+    before: dict[str, list[Node]] = {}  # by key of the first node that uses the buffer
     edges: dict[str, list[Edge]] = {}  # by target
     for uses in users.values():
         node = _buffer_node(uses)
@@ -720,10 +725,10 @@ def _write(buffer: Node, user: Node) -> Edge:
 
 @pass_by_pass
 def expand_identities(graph: Graph) -> Graph:
-    """Add a node for each tensor that a module call returned as it was given; operations that ran later use that node.
+    """Add a node for each input that a module call returned unchanged; later operations are connected to this node.
 
-    The input and the output are one tensor, so an operation that ran after the call may have used either; it is drawn as using
-    the output.
+    Input and output of such a call are one tensor object, so the log does not know which of them a later operation used; the
+    graph shows the output.
 
     >>> import torch, torcheer
     >>> from torcheer.graph import build_graph
@@ -732,7 +737,7 @@ def expand_identities(graph: Graph) -> Graph:
     ['input_1_0', 'relu_1_1', 'identity 1', 'output_1_2']
     """
     maker = {number: node for node in graph.all_nodes if node.kind != "output" for number in node.operations}
-    steps: dict[int, list[tuple[ModuleBox, Node]]] = {}  # by operation: the calls its tensor went through, in order
+    steps: dict[int, list[tuple[ModuleBox, Node]]] = {}  # by operation: the calls that returned its tensor unchanged, in order
     for box, number in _passed(graph):
         if number in maker:
             node = _identity_node(box, number, maker[number])
@@ -752,7 +757,7 @@ def expand_identities(graph: Graph) -> Graph:
 
 
 def _passed(graph: Graph) -> list[tuple[ModuleBox, int]]:
-    """Which calls returned which of their inputs, in the order they ended; of nested calls only the innermost."""
+    """Pairs of a call and an input that it returned unchanged, in the order in which calls ended; only innermost calls."""
     out_of_sight = {node.key[1:] for node in graph.all_nodes if node.kind == "module"}
     out_of_sight |= {key for box in graph.all_boxes for key in box.folded}
     found: list[tuple[ModuleBox, int]] = []
@@ -793,7 +798,7 @@ def _identity_node(box: ModuleBox, number: int, source: Node) -> Node:
 
 
 def _rerouted(graph: Graph, edge: Edge, steps: dict[int, list[tuple[ModuleBox, Node]]]) -> Edge:
-    """The edge, from the last call its one tensor went through before it was used."""
+    """The edge, starting at the last identity node that its tensor passed before the target ran."""
     if len(edge.tensors) != 1 or edge.tensors[0] not in steps:
         return edge
     when = _when(graph.by_key[edge.target])
@@ -809,7 +814,7 @@ def _when(node: Node) -> float:
 
 
 def _in_order(graph: Graph, steps: dict[int, list[tuple[ModuleBox, Node]]], edges: list[Edge]) -> Graph:
-    """The graph with each new node right before the first node that ran after its call."""
+    """Insert each new node before the first node that ran after its call."""
     added = [pair for passed in steps.values() for pair in passed]
     added.sort(key=lambda pair: (pair[0].span[1], -pair[0].depth))
     nodes: list[Node] = []
@@ -825,11 +830,11 @@ def _in_order(graph: Graph, steps: dict[int, list[tuple[ModuleBox, Node]]], edge
     return replace(graph, all_nodes=tuple(nodes), all_edges=tuple(edges))
 
 
-# Leaves out the middle of a graph that is too large to look at and has no modules left to collapse.
+# Leaves out the middle of a graph that is too large for a picture and has no modules left to collapse.
 
 
 def omit_middle(graph: Graph, keep: int) -> Graph:
-    """Draw the middle nodes as one, which says for how many operations it stands; `keep` nodes at both ends stay.
+    """Draw the middle nodes as one node with their number of operations. `keep` nodes stay: at the begin and the end together.
 
     >>> import torch, torcheer
     >>> from torcheer.graph import build_graph
@@ -867,14 +872,14 @@ def _omitted(key: str, middle: list[Node]) -> Node:
     )
 
 
-# Removes dead ends; hides internal tensors, inputs and outputs, and shows them again.
+# Removes dead ends; hides and shows internal tensors, inputs and outputs.
 
 
 @pass_by_pass
 def prune_dead_ends(graph: Graph) -> Graph:
-    """Remove nodes that lead to no output (in a failed pass: nor to the operation that raised). Inputs stay.
+    """Remove nodes that lead neither to an output nor to the operation that raised. Inputs stay.
 
-    The graph of a pass that reached neither is returned as it is.
+    If no node leads there, the graph is returned unchanged.
     """
     if not any(node.to_output for node in graph.all_nodes):
         return graph
@@ -883,13 +888,13 @@ def prune_dead_ends(graph: Graph) -> Graph:
 
 @pass_by_pass
 def prune_internal(graph: Graph) -> Graph:
-    """Hide what has no input among its ancestors: constants, random numbers, tensors the model closed over."""
+    """Hide nodes without an input among their ancestors: constants, random numbers, tensors from outside the model."""
     return _hide(graph, lambda node: node.is_internal, True)
 
 
 @pass_by_pass
 def show_internal(graph: Graph) -> Graph:
-    """Show again what `prune_internal` hid."""
+    """Show the nodes again that `prune_internal` hid."""
     return _hide(graph, lambda node: node.is_internal, False)
 
 
@@ -924,11 +929,11 @@ def _hide(graph: Graph, which: Callable[[Node], bool], is_hidden: bool) -> Graph
     return replace(graph, all_nodes=tuple(nodes))
 
 
-# Draws many inputs or outputs that are alike as one, such as the cache a language model returns.
+# Draws many similar inputs or outputs as one node, such as the cache that a language model returns.
 
 
 def merge_ports(graph: Graph) -> Graph:
-    """Draw equal inputs, and equal outputs, as one. Hidden ones stay as they are.
+    """Draw each group of equal inputs or outputs (see `equal_ports`) as one node. Hidden nodes stay as they are.
 
     >>> import torch, torcheer
     >>> from torcheer.graph import build_graph
@@ -948,17 +953,17 @@ def _merged(key: str, group: EqualPorts) -> Node:
     return merge_facts(list(group.nodes), key=key, label=label, role=role, passes=(1,), num_passes=1)
 
 
-# A view of one part of a model: its nodes, and small stubs for the nodes and modules next to it.
+# A view of one part of a model: its nodes, and stubs, small nodes that stand for the neighbours.
 
-_STEPS = 2  # how far the neighbourhood of an operation goes
+_STEPS = 2  # `focus` on an operation draws nodes up to this many edges away
 
 
 @pass_by_pass
 def focus(graph: Graph, key: Any) -> Graph:
-    """The modules or operations that a key means, and stubs for their neighbours.
+    """Draw the modules or operations that a key means, and stubs for their neighbours.
 
-    Of a module everything inside is drawn, and each module or operation next to it is a stub; of an operation, everything up to
-    two steps away is drawn.
+    For a module, all its nodes are drawn; for an operation, all nodes up to two edges away. Each neighbouring module or
+    operation becomes a stub.
 
     >>> import torch, torcheer
     >>> from torcheer.graph import build_graph
@@ -985,7 +990,7 @@ def focus(graph: Graph, key: Any) -> Graph:
 
 
 def _inside(graph: Graph, key: Any) -> set[str]:
-    """The nodes that ran in all calls of the modules a key means; empty where these are fewer than two."""
+    """The nodes inside the module calls that a key means; empty if there are fewer than two nodes."""
     try:
         boxes = {box.key for box in graph.boxes_of(key)}
     except (LayerNotFound, InvalidArgument):
@@ -995,7 +1000,7 @@ def _inside(graph: Graph, key: Any) -> set[str]:
 
 
 def _around(graph: Graph, starts: Iterable[str]) -> set[str]:
-    """Nodes, and those a few steps from them."""
+    """The given nodes, and all visible nodes up to `_STEPS` edges away."""
     found = set(starts)
     here = set(found)
     for _ in range(_STEPS):
@@ -1007,7 +1012,7 @@ def _around(graph: Graph, starts: Iterable[str]) -> set[str]:
 
 
 def _outer(node: Node, home: tuple[str, ...]) -> str | None:
-    """The key of the outermost module around a node that is not around the focus as well."""
+    """The key of the outermost module call that contains a node but not the focus; None if there is none."""
     return next((name for place, name in enumerate(node.modules) if home[place : place + 1] != (name,)), None)
 
 
@@ -1029,24 +1034,24 @@ def _stub(name: str, nodes: list[Node], home: tuple[str, ...], graph: Graph) -> 
     )
 
 
-# Parts of a graph: the ancestors of a node, its descendants, the nodes between two, a path to an output.
+# Parts of a graph: ancestors, descendants, nodes between two nodes, a path to an output.
 
 
 @pass_by_pass
 def ancestors(graph: Graph, key: Any) -> Graph:
-    """The nodes that a key means, and everything that leads to them."""
+    """Keep the nodes that a key means and all their ancestors."""
     return restrict(graph, reached(_keys(graph, key), graph.edges_in, forwards=False))
 
 
 @pass_by_pass
 def descendants(graph: Graph, key: Any) -> Graph:
-    """The nodes that a key means, and everything that follows from them."""
+    """Keep the nodes that a key means and all their descendants."""
     return restrict(graph, reached(_keys(graph, key), graph.edges_out, forwards=True))
 
 
 @pass_by_pass
 def subgraph_between(graph: Graph, first: Any, last: Any) -> Graph:
-    """Everything on a path from one node to another, both included.
+    """Keep all nodes on paths from `first` to `last`, including both.
 
     >>> import torch, torcheer
     >>> from torcheer.graph import build_graph
@@ -1065,7 +1070,7 @@ def subgraph_between(graph: Graph, first: Any, last: Any) -> Graph:
 
 @pass_by_pass
 def path_to_output(graph: Graph, key: Any) -> Graph:
-    """The shortest path from a node to an output, as a graph that is a line."""
+    """Keep only the shortest path from a node to an output."""
     came_from: dict[str, str | None] = dict.fromkeys(_keys(graph, key))
     for here in (waiting := list(came_from)):
         if graph.by_key[here].kind == "output":

@@ -1,4 +1,4 @@
-"""What a user holds of a run, and how it is looked up and printed."""
+"""The classes that users hold: `ModelHistory`, `Layer`, `Operation`, `Module`, `Call`, `BackwardPass`, and how they print."""
 
 from .call import Call as Call
 from .history import ModelHistory as ModelHistory

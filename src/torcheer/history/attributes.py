@@ -1,4 +1,4 @@
-"""Attributes of layers, operations and modules: those that passes or calls have in common, and help with unknown names."""
+"""Base classes of layers, operations and modules: attributes on which all passes agree, and help with unknown names."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _reader(name: str) -> Callable[[Any], Any]:
 
 
 def agreed(name: str, values: Sequence[Any], owner: str, labels: Sequence[str], hint: str = "") -> Any:
-    """The value that all passes (or calls) have; raises `SeveralPasses` where they differ."""
+    """The value on which all passes (or calls) agree. Raises `SeveralPasses` if they differ."""
     if all(_same(value, values[0]) for value in values[1:]):
         return values[0]
     raise SeveralPasses(f"{name} differs between the {len(values)} {owner}: ask one of them ({few(labels, 4)}){hint}.")
@@ -85,7 +85,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 class Helpful(Shown):
-    """A result that is shown, and whose unknown attributes raise an error that names the nearest ones."""
+    """An object with a notebook display whose unknown attributes raise an error that names the nearest attributes."""
 
     __slots__ = ()
 

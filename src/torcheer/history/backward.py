@@ -1,4 +1,4 @@
-"""What a user holds of a backward pass: every autograd node that ran, and the gradients."""
+"""`BackwardPass`: one backward pass, with every autograd node that ran (`BackwardOperation`) and the gradients."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class BackwardOperation(OfRecord[NodeRecord]):
 
     @property
     def role(self) -> str:
-        """How it is related to the forward pass.
+        """The node's relation to the forward pass.
 
-        `result`: it takes the gradient of an operation's output; `inside`: it is a further part of an operation, such as the
+        `result`: it receives the gradient of an operation's output; `inside`: it is a further part of an operation, such as the
         transpose inside `linear`; `derivative`: the backward of an operation made it, for gradients of gradients;
-        `accumulation`: it adds up the gradient of a parameter or an input; `other`: it belongs to no logged operation.
+        `accumulation`: it accumulates the gradient of a parameter or an input; `other`: it belongs to no logged operation.
         """
         return self._record.role
 
@@ -61,7 +61,7 @@ class BackwardOperation(OfRecord[NodeRecord]):
 
     @property
     def param(self) -> str | None:
-        """The name of the parameter whose gradient it adds up."""
+        """The name of the parameter whose gradient the node accumulates; None for other nodes."""
         if self._record.role != "accumulation" or self._record.operation >= 0:
             return None
         return self._index.state_name(self._index.state(self._record.operation))
@@ -86,17 +86,17 @@ class BackwardOperation(OfRecord[NodeRecord]):
 
     @property
     def is_device_time(self) -> bool:
-        """Whether the time was taken on the GPU (`time_on_device`), not on the processor."""
+        """True if the time was measured on the GPU (`time_on_device`), not on the CPU."""
         return self._record.is_device_time
 
     @property
     def grad_output_shapes(self) -> list[tuple[int, ...] | None]:
-        """The shapes of the gradients that the node was given: those of the forward operation's outputs."""
+        """The shapes of the gradients that the node received, for the outputs of the forward operation."""
         return list(self._record.given)
 
     @property
     def grad_input_shapes(self) -> list[tuple[int, ...] | None]:
-        """The shapes of the gradients that the node made: those of the forward operation's inputs."""
+        """The shapes of the gradients that the node computed, for the inputs of the forward operation."""
         return list(self._record.made)
 
     @property
@@ -132,7 +132,7 @@ class BackwardPass:
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """Which node gave gradients to which, as pairs of places in `operations`: autograd's `next_functions`.
+        """Pairs (giver, receiver) of positions in `operations`: gradients flow along autograd's `next_functions`.
 
         Checkpointing runs a backward pass inside a node; an edge leads from that node to the first ones inside.
         """
@@ -184,7 +184,7 @@ class BackwardPass:
 
     @property
     def scale(self) -> float | None:
-        """What a gradient scaler multiplied the loss by; the gradients are that much larger. None where there was none."""
+        """The factor by which a gradient scaler multiplied the loss and so the gradients; None without a scaler."""
         return float(self._record.scale) if self._record.scale is not None else None
 
     @property

@@ -1,4 +1,4 @@
-"""One call of a module, as a user holds it."""
+"""`Call`: one call of a module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Call(OfRecord[ModuleCall], Helpful):
-    """One call of a module: the tensors it was given, the operations that ran inside, the tensors it returned."""
+    """One call of a module: the tensors it received, the operations that ran inside, the tensors it returned."""
 
     __slots__ = ()
 
@@ -119,23 +119,23 @@ class Call(OfRecord[ModuleCall], Helpful):
 
     @property
     def operations(self) -> list[Operation]:
-        """Every operation that ran inside, also in the modules inside."""
+        """Every operation that ran inside, including submodules."""
         end = self._record.end if self._record.end >= 0 else self._index.length
         return [Operation(self._index, n) for n in range(self._record.first, end) if self._index.table.shows(n)]
 
     @property
     def own_operations(self) -> list[Operation]:
-        """The operations that ran in the module's own forward, in no module inside."""
+        """The operations that ran in the module's own forward, without submodules."""
         return [one for one in self.operations if one._record.module is self._record]
 
     @property
     def num_operations(self) -> int:
-        """How many operations ran inside, also in the modules inside."""
+        """How many operations ran inside, including submodules."""
         return len(self.operations)
 
     @property
     def is_bottom_level(self) -> bool:
-        """Whether exactly one operation ran inside, whatever submodules the module has."""
+        """True if exactly one operation ran inside, even if the module has submodules."""
         return self._index.call_counts.inside(self._record) == 1
 
     @property

@@ -1,4 +1,4 @@
-"""ModelHistory: the whole history of one run, and what can be done with it."""
+"""`ModelHistory`: the whole history of one run. It looks up, and passes work on to the folders that do it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _PATIENCE = 3.0  # seconds for the small picture there
 
 
 class ModelHistory(Helpful):
-    """The whole history of one recording: layers, operations, modules, parameters, what they cost.
+    """The whole history of one recording: layers, operations, modules, parameters and their costs.
 
     >>> import torch, torcheer
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
@@ -124,7 +124,7 @@ class ModelHistory(Helpful):
         module: AnyKey | None = None,
         where: Callable[[Operation], object] | None = None,
     ) -> list[Operation]:
-        """The operations that fit everything that is given, in execution order.
+        """The operations that meet every given condition, in execution order.
 
         Args:
             key: any key (docs/keys.md); a text means the operations that `layers_to_save` would keep for it.
@@ -189,7 +189,7 @@ class ModelHistory(Helpful):
 
     @property
     def inputs(self) -> list[Operation]:
-        """The tensors given to the model."""
+        """The tensors that were passed to the model."""
         return self._of_origin(Origin.INPUT)
 
     @property
@@ -199,7 +199,7 @@ class ModelHistory(Helpful):
 
     @property
     def sources(self) -> list[Operation]:
-        """Tensors that turned up unexplained: closed over, made by NumPy, or computed in code torcheer cannot trace."""
+        """Tensors of unknown origin: closed over, made by NumPy, or computed in code that torcheer cannot trace."""
         return self._of_origin(Origin.SOURCE)
 
     # Parameters, buffers, modules --------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class ModelHistory(Helpful):
 
     @property
     def python_reads(self) -> list[PythonRead]:
-        """Where tensor data left for Python (`bool(t)`, `.item()`, `.numpy()`)."""
+        """Reads of tensor values by Python code (`bool(t)`, `.item()`, `.numpy()`)."""
         index = self._index
         return [PythonRead(index, record) for record in self._log.python_reads]
 
@@ -236,7 +236,7 @@ class ModelHistory(Helpful):
 
     @property
     def backward_passes(self) -> list[BackwardPass]:
-        """The backward passes that were followed, in order. Needs `save_gradients`."""
+        """The recorded backward passes, in order. Needs `save_gradients`."""
         passes = self._log.backward.passes if self._log.backward is not None else []
         return [BackwardPass(self._index, record, number) for number, record in enumerate(passes, 1)]
 
@@ -280,7 +280,7 @@ class ModelHistory(Helpful):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the pass ran to its end."""
+        """True if the pass ran to its end."""
         return self._log.is_complete
 
     @property
@@ -290,7 +290,7 @@ class ModelHistory(Helpful):
 
     @property
     def random_seed(self) -> int | None:
-        """The seed the pass was given; None where none was given."""
+        """The `random_seed` of the pass; None if it had none."""
         return self._log.random_seed
 
     @property
@@ -304,7 +304,7 @@ class ModelHistory(Helpful):
 
     @property
     def time_elapsed(self) -> float | None:
-        """Seconds for everything: setup, forward pass, cleanup. None while a recording has not ended."""
+        """Seconds of setup, forward pass and cleanup together. None while the recording runs."""
         return sum(self._log.seconds.values()) if self._log.seconds else None
 
     @property
@@ -316,7 +316,7 @@ class ModelHistory(Helpful):
     # Activations ------------------------------------------------------------------------------------------------
 
     def clear_activations(self) -> None:
-        """Free every kept tensor, gradients too, and keep the graph."""
+        """Free every kept tensor, including gradients, and keep the graph."""
         self._log.clear()
 
     def save_new_activations(
@@ -365,7 +365,7 @@ class ModelHistory(Helpful):
 
     @property
     def num_tensors_saved(self) -> int:
-        """How many operations have their tensor kept."""
+        """How many operations kept their tensor."""
         values = self._log.values
         return sum(1 for number in self._index.operations if values[number] is not UNSAVED)
 
@@ -392,7 +392,7 @@ class ModelHistory(Helpful):
 
     @property
     def num_params_total(self) -> int:
-        """How many values the parameters have, each parameter counted once."""
+        """How many elements the parameters have, each parameter counted once."""
         return sum(param.numel for param in self.params.values())
 
     @property
@@ -402,7 +402,7 @@ class ModelHistory(Helpful):
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether any layer ran more than once."""
+        """True if any layer ran more than once."""
         return self.max_passes > 1
 
     @property
@@ -412,12 +412,12 @@ class ModelHistory(Helpful):
 
     @property
     def is_branching(self) -> bool:
-        """Whether any tensor was used by more than one operation."""
+        """True if any tensor was used by more than one operation."""
         return any(len(children) > 1 for children in self._index.children.values())
 
     @property
     def has_data_dependent_branching(self) -> bool:
-        """Whether a truth value computed from a tensor left for Python, where it can decide what runs next."""
+        """True if Python code read a truth value of a tensor, which can decide what runs next."""
         return any(isinstance(read.value, bool) for read in self._log.python_reads)
 
     # As a picture ------------------------------------------------------------------------------------------------
@@ -511,7 +511,7 @@ class ModelHistory(Helpful):
         return attention_in([Operation(self._index, number) for number in numbers if self._index.table.shows(number)], key)
 
     def locate(self, key: AnyKey) -> list[Place]:
-        """Where in a run of the model the operations are that a key means: what `tap` and `intervene` watch.
+        """The places in a run of the model of the operations that a key means, as `tap` and `intervene` watch them.
 
         >>> import torch, torcheer
         >>> history = torcheer.log_forward_pass(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()), torch.ones(1, 2))
@@ -623,15 +623,15 @@ class ModelHistory(Helpful):
 
     @property
     def flops(self) -> int | None:
-        """The floating-point operations of the whole pass; what no formula is known for is in `history.cost.unknown`.
+        """The floating-point operations of the whole pass, without the functions in `history.cost.unknown`.
 
-        None where no formula is known for anything that ran.
+        None if no function that ran has a formula.
         """
         return self.cost.flops or (None if self.cost.unknown else 0)
 
     @property
     def memory(self) -> MemoryTimeline:
-        """The bytes alive over the pass, the peak, and what was alive then."""
+        """The bytes in use over the pass, the peak, and the tensors alive at the peak."""
         return memory_of(self)
 
     def summary(self, columns: Iterable[str] = DEFAULT_COLUMNS, *, depth: int | None = None) -> Summary:
@@ -670,8 +670,8 @@ class ModelHistory(Helpful):
             changes: by key (docs/keys.md), one of `torcheer.changes`, a tensor to use instead, or a function of the tensor, as
                 `intervene` takes them. Where two keys mean the same operation, the one that means fewer counts.
 
-        The model is not touched, and the graph stays the recorded one. What cannot be worked out again behind a change (such as
-        TorchScript, a branch that turns, a number that Python read) is refused: `ReplayFailed` names it.
+        The model is unchanged, and the graph stays the recorded graph. If a value depends on a change but cannot be computed
+        again (TorchScript, a branch that turns, a number that Python read), `ReplayFailed` names it.
         """
         return ModelHistory(replay(self._run, inputs, changes))
 
@@ -735,6 +735,6 @@ class ModelHistory(Helpful):
         refuse_pickling(type(self).__name__)
 
 
-# What packages below this one give to the user's functions and put on errors.
+# Give the folders below this one, which cannot import it, the classes that they hand to users.
 Index.operation = Operation
 LoggedRun.make_history = ModelHistory

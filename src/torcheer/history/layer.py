@@ -1,4 +1,4 @@
-"""Layer: the same computational step across repeated execution."""
+"""`Layer`: one step of the computation, with one `Operation` (pass) for each time it ran."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Layer(OperationFacts, ReadAsTensor, Helpful):
     """The same computational step across repeated execution: one or more passes, each an `Operation`.
 
-    A layer answers whatever is common to its passes; for what is not, it says which labels to use.
+    A layer has every attribute on which its passes agree; for other attributes, the error names the labels to use.
 
     >>> import torch, torcheer
     >>> layer = torcheer.log_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2))["linear_1"]
@@ -40,7 +40,7 @@ class Layer(OperationFacts, ReadAsTensor, Helpful):
     module_call: Call | None
 
     def __init__(self, index: Index, entry: LayerEntry) -> None:
-        super().__init__(index, -1)  # of no single operation, so that a layer equals none
+        super().__init__(index, -1)  # no operation's number, so that a layer equals no operation
         self._entry = entry
 
     def _common(self, name: str) -> Any:
@@ -58,7 +58,7 @@ class Layer(OperationFacts, ReadAsTensor, Helpful):
 
     @property
     def num_passes(self) -> int:
-        """How often the layer ran."""
+        """How many times the layer ran."""
         return len(self._entry.passes)
 
     @property

@@ -1,4 +1,4 @@
-"""What a user holds of a module: one address of the model, with its calls; and the mapping of all of them."""
+"""`Module`: a module of the model with its calls and parameters; `Modules`: all modules of a history, by address."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .printing import describe_module, table_of_modules
 
 
 class Module(OfRecord[RegisteredModule], Helpful):
-    """One module of the model, called or not. Answers what is common to its calls, as a layer does for its passes."""
+    """One module of the model, called or not. It has the attributes of `Call` on which all its calls agree."""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     @property
     def address(self) -> str:
-        """Where it is in the model: `features.6`; empty for the model itself."""
+        """Its address in the model: `features.6`; empty for the model itself."""
         return self._record.address
 
     @property
@@ -65,12 +65,12 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     @property
     def depth(self) -> int:
-        """How many modules it is inside of."""
+        """The number of modules that contain it."""
         return len(self._index.module_parents(self.address))
 
     @property
     def parent(self) -> Module | None:
-        """The module this one is registered in."""
+        """The module that this module is registered in."""
         parents = self._index.module_parents(self.address)
         return Module(self._index, self._index.log.registered[parents[-1]]) if parents else None
 
@@ -82,7 +82,7 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     @property
     def shared_children(self) -> dict[str, str]:
-        """Modules registered in this one that are known by an earlier address: their names here, and that address."""
+        """Submodules that were first registered elsewhere: maps their name here to their first address."""
         return self._index.shared_children.get(self.address, {})
 
     # Calls --------------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     @property
     def num_calls(self) -> int:
-        """How often it was called."""
+        """How many times it was called."""
         return len(self._index.calls.get(self.address, ()))
 
     def __getitem__(self, number: int) -> Call:
@@ -117,7 +117,7 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     @property
     def is_bottom_level(self) -> bool:
-        """Whether exactly one operation ran inside in each of its calls, whatever submodules it has."""
+        """True if exactly one operation ran in each of its calls, even if it has submodules."""
         calls = self.calls
         return bool(calls) and all(call.is_bottom_level for call in calls)
 
@@ -129,7 +129,7 @@ class Module(OfRecord[RegisteredModule], Helpful):
     def draw(
         self, path: str | os.PathLike[str] | IO[bytes] | IO[str] | None = None, *, format: str | None = None, **options: Any
     ) -> Any:
-        """Draw this module and what is next to it, the rest of the model as stubs.
+        """Draw this module, and its neighbours as stubs.
 
         Takes and returns what `history.draw` does; it is `history.draw(path, focus=address)`. The model itself is drawn whole.
         """
@@ -151,7 +151,7 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     @property
     def params(self) -> list[Param]:
-        """Its parameters and those of the modules inside, each once."""
+        """Its parameters and those of its submodules, each once."""
         inside = map(self._index.log.registered.__getitem__, self._index.modules_inside(self.address))
         return [describe_param(self._index, name, tensor) for name, tensor in named_once(inside, "parameters").items()]
 
@@ -162,22 +162,22 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     @property
     def num_params(self) -> int:
-        """How many parameter values it has, with the modules inside, each parameter counted once."""
+        """How many parameter elements it has, including submodules, each parameter counted once."""
         return sum(param.numel for param in self.params)
 
     @property
     def num_params_trainable(self) -> int:
-        """How many of its parameter values require gradients."""
+        """How many of its parameter elements require gradients."""
         return sum(param.numel for param in self.params if param.is_trainable)
 
     @property
     def num_params_frozen(self) -> int:
-        """How many of its parameter values require no gradients."""
+        """How many of its parameter elements require no gradients."""
         return sum(param.numel for param in self.params if not param.is_trainable)
 
     @property
     def num_params_shared(self) -> int:
-        """How many parameter values the model has under another name, too."""
+        """How many of its parameter elements the model also has under another name."""
         return sum(param.numel for param in self.params if param.is_shared)
 
     @property
@@ -250,5 +250,5 @@ class Modules(ShownTable, Mapping[str, Module]):
 
     @property
     def table(self) -> Table:
-        """What is printed, cell by cell."""
+        """The printed table as cells."""
         return table_of_modules(self)

@@ -1,4 +1,4 @@
-"""Operation: one execution of a function that yielded a tensor, with the layer, the modules and the operations around it."""
+"""`Operation`: one tensor of a run and the call that made it, with its layer, its modules and neighbouring operations."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Operation(OperationFacts, ReadAsTensor, Helpful):
 
     @property
     def layer(self) -> Layer:
-        """The layer this operation is a pass of."""
+        """The layer of which this operation is a pass."""
         from .layer import Layer
 
         return Layer(self._index, self._index.layer(self._number))
 
     @property
     def module(self) -> Module | None:
-        """The innermost module this ran in, with `.address`; the model itself in its own forward; None in no module."""
+        """The innermost module that it ran in (for the model's own forward, the model); None outside all modules."""
         from .module import Module
 
         call = self._record.module
@@ -50,18 +50,18 @@ class Operation(OperationFacts, ReadAsTensor, Helpful):
 
     @property
     def module_call(self) -> Call | None:
-        """The innermost module call this ran in; that of the model itself in its own forward; None in no module."""
+        """The innermost module call that it ran in (for the model's own forward, the model's); None outside all modules."""
         call, module = self._record.module, self.module
         return module[call.call] if call is not None and module is not None else None
 
     @property
     def parents(self) -> list[Operation]:
-        """The operations this one used."""
+        """The operations whose tensors this operation used."""
         return [Operation(self._index, number) for number in self._index.parents(self._number)]
 
     @property
     def children(self) -> list[Operation]:
-        """The operations that used this one."""
+        """The operations that used this operation's tensor."""
         return [Operation(self._index, number) for number in self._index.children.get(self._number, ())]
 
     @property
@@ -71,7 +71,7 @@ class Operation(OperationFacts, ReadAsTensor, Helpful):
 
     @property
     def heads(self) -> Heads | None:
-        """Queries, keys, values, outputs and the pattern of each head, where the operation is attention; else None."""
+        """Queries, keys, values, outputs and the pattern of each head, if the operation is attention; else None."""
         return heads_of(self)
 
     def __str__(self) -> str:

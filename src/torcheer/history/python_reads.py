@@ -1,4 +1,4 @@
-"""Where tensor data leaves for Python, and can decide what runs next."""
+"""`PythonRead`: a read of a tensor's values by Python code, which can decide what runs next."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class PythonRead(OfRecord[PythonReadRecord]):
 
     @property
     def value(self) -> Any:
-        """The number or truth value that Python got; None where it got something else."""
+        """The number or truth value that Python got; None for other results."""
         return self._record.value
 
     @property
     def is_truth_value(self) -> bool:
-        """Whether Python got True or False, on which it may branch."""
+        """True if Python got a truth value, on which it may branch."""
         return isinstance(self._record.value, bool)
 
     @property

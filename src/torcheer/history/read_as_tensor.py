@@ -1,4 +1,4 @@
-"""What NumPy and torch read of a layer or an operation: its activation, as a dense tensor with the values it stands for."""
+"""Lets NumPy and torch read the activation of a layer or an operation, as a dense tensor."""
 
 from __future__ import annotations
 

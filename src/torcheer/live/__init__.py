@@ -1,4 +1,7 @@
-"""Reads or changes chosen values while a model runs; nothing else is watched, so it costs next to nothing."""
+"""Reads (`tap`, `activation`) or changes (`intervene`) chosen values while a model runs, and watches module calls.
+
+Only the chosen places are watched, so the model runs nearly as fast as without.
+"""
 
 from .intervening import Edits as Edits
 from .intervening import intervene as intervene

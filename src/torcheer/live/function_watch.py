@@ -1,7 +1,8 @@
-"""Values that the model writes in place: a change is written into the tensor, so that every later reader sees the new value.
+"""`FunctionWatch`: the function mode that reads and changes results of chosen torch calls in the code of one module.
 
-With gradients on, the call or module gets a copy to write to, and the new value is written into the tensor afterwards: autograd
-may need what the call itself wrote, which nobody may overwrite.
+If a call writes its result in place, a change is written into the tensor, so that every later reader sees the new value. With
+gradients on, autograd may need the value that the call itself wrote. So the call gets a copy to write to (`Copies`), and the
+new value is written into the original tensor afterwards.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .places import Frame, Place, Spot, counting, frames_of, with_tensors, withi
 
 
 class Copies:
-    """Copies of tensors, which a call or module gets to write to. None are made where autograd follows nothing."""
+    """Copies of tensors for a call or module to write to. Made only for tensors that autograd follows."""
 
     def __init__(self, tensors: Iterable[Tensor] = ()) -> None:
         self._of: dict[int, tuple[Tensor, Tensor, int]] = {}  # by id of the tensor: it, its copy, and the copy's version
@@ -49,7 +50,7 @@ class Copies:
         return replace_tensors(value, lambda tensor: self._of[id(tensor)][1] if id(tensor) in self._of else tensor)
 
     def original(self, tensor: Tensor) -> Tensor | None:
-        """The tensor that this one is the copy of; None if it is no copy."""
+        """The tensor that `tensor` is a copy of; None if it is no copy."""
         return next((one for one, copied, _ in self._of.values() if copied is tensor), None)
 
     def home(self, tensor: Tensor) -> Tensor:
@@ -58,7 +59,7 @@ class Copies:
         return tensor if original is None else original
 
     def settle(self, new: dict[int, Tensor], place: Place | None) -> None:
-        """Write what was written to the copies into the tensors; `new` has, by the id of a copy, what is written instead."""
+        """Write the values of the copies into the original tensors. `new` maps ids of copies to values to write instead."""
         for tensor, copied, version in self._of.values():
             value = new.get(id(copied), copied)
             if value is not copied or version_of(copied) != version:
@@ -72,27 +73,27 @@ def followed_copy(tensor: Tensor) -> Tensor:
 
 
 def is_state(tensor: Tensor) -> bool:
-    """Whether autograd lets nobody write to a tensor while it follows: a parameter, or a view of one."""
+    """True for a parameter or a view of one, to which autograd forbids in-place writes."""
     base = base_of(tensor)
     return any(one is not None and one.requires_grad and one.is_leaf for one in (tensor, base))
 
 
 def _can_be_followed(tensor: Tensor) -> bool:
-    """Whether a copy can stand for a tensor that a call writes: what torch refuses to write to goes to the call as it is."""
+    """True if a copy can replace a tensor that a call writes to. If torch refuses the write, the call gets the original."""
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_inference():
         return False
     return type(tensor) in (Tensor, Parameter) and not is_state(tensor) and not may_overlap(tensor)
 
 
 def given_to_change(tensor: Tensor) -> Tensor:
-    """What a change gets of a tensor that is written to afterwards: autograd may hold that for the change's backward pass."""
+    """The tensor to pass to a change. A copy if the original is written to later, because autograd may save what it gets."""
     if not torch.is_grad_enabled():
         return tensor
     return tensor.detach() if is_state(tensor) else followed_copy(tensor)
 
 
 def write(tensor: Tensor, new: Tensor, place: Place | None) -> None:
-    """Write a new value into a tensor; raises, by the name of the place, where that cannot be."""
+    """Write a new value into a tensor. Raises an error that names the place if torch refuses."""
     if may_overlap(tensor):
         raise refused(place, "several elements of the tensor are at one place of its memory")
     state = torch.is_grad_enabled() and is_state(tensor)
@@ -121,7 +122,7 @@ def write_as(function: TorchFunction, tensor: Tensor, new: Tensor, place: Place)
 
 
 def differ(one: Tensor, other: Tensor) -> Tensor | bool:
-    """Whether two tensors have other values; not known yet for tensors on a device, which nothing waits for."""
+    """True if two tensors have different values; on an accelerator a tensor, so that the CPU does not wait for the device."""
     with DisableTorchFunction(), torch.no_grad():
         try:
             if one.is_meta or other.is_meta:
@@ -143,7 +144,7 @@ def written_by(function: TorchFunction, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def writes_elements(function: TorchFunction) -> bool:
-    """Whether a function that works in place writes elements; others (`t_`, `resize_`) change what the tensor is."""
+    """True if an in-place function writes elements; False for `t_` or `resize_`, which change shape or memory."""
     return function.name not in _EXCHANGE and not function.is_view and not function.is_in(groups.RESIZING)
 
 
@@ -157,7 +158,7 @@ def refused(place: Place | None, why: str) -> InvalidArgument:
 
 # The function mode that sees chosen calls of torch functions in the code of one module.
 
-_PASS, _LOOK, _OPEN = range(3)  # what becomes of the calls of a function
+_PASS, _LOOK, _OPEN = range(3)  # how calls of a function are handled: ignore, watch, run with the mode on inside
 
 
 class FunctionWatch(TorchFunctionMode):

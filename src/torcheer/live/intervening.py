@@ -1,4 +1,4 @@
-"""`intervene`: chosen values are changed while the model runs."""
+"""`intervene`: changes chosen values while the model runs."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Edit:
 
     @property
     def times(self) -> int:
-        """How often the model went on with what the change gave, over the whole block."""
+        """How many times the model continued with the result of the change, over the whole block."""
         return sum(spot.made for spot in self.spots)
 
     @property
     def changed(self) -> int:
-        """How often that had other values than before: `scale(2)` of zeros is zeros."""
+        """How many times the result differed from the value before: `scale(2)` of zeros does not."""
         return sum(int(spot.changed) for spot in self.spots)
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Edit:
 
 
 class Edits(Managed["Edits"]):
-    """The changes of a block: entering it hooks the model, and afterwards it tells what was changed."""
+    """The changes of a `with` block. Entering it hooks the model; after it, the object lists what was changed."""
 
     def __init__(self, model: Module, changes: Mapping[KeyType, Given], like: HoldsRun | None, *, strict: bool) -> None:
         if not isinstance(changes, Mapping) or not changes:
@@ -133,13 +133,13 @@ def intervene(model: Module, changes: Mapping[KeyType, Given], *, like: HoldsRun
     '0': zero(), once (what '0' returned)
 
     Args:
-        model: the model; its modules are hooked for the time of the block.
-        changes: by key (docs/keys.md), one of `torcheer.changes`, a tensor to use instead, or a function of the tensor.
-        like: a history of the model, in which keys that are not addresses or classes of modules mean something.
+        model: the model; its modules have hooks during the block.
+        changes: maps keys (docs/keys.md) to one of `torcheer.changes`, a replacement tensor, or a function of the tensor.
+        like: a history of the model. Needed for keys that are neither addresses nor classes of modules.
         strict: raise at the end of the block if a place was not reached, or not as logged; else `edits.notes` says it.
 
-    Where two keys mean the same value, the key that means fewer values counts, and of equals the last. Nested blocks change a
-    value one after the other. Gradients flow through changes. What a module or function wrote in place is changed in place: all
-    who read the tensor later see the new value. Where that cannot be, an error names the place.
+    If two keys mean the same value, the key that means fewer values wins; of equal keys, the last. Nested blocks change a
+    value one after the other. Gradients flow through changes. A value that a module or function wrote in place is changed in
+    place: all later readers of the tensor see the new value. If that is impossible, an error names the place.
     """
     return Edits(model, changes, like, strict=strict)

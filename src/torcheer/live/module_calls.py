@@ -1,4 +1,7 @@
-"""The calls of modules, forward and backward, and what flowed between them: from a history, or watched without one."""
+"""`ModuleCalls`: the calls of modules, forward and backward, with times and shapes, and the data flow between them.
+
+Two functions make it: `watch_modules` watches a running model with module hooks alone; `module_calls_of` reads a history.
+"""
 
 from __future__ import annotations
 
@@ -144,15 +147,15 @@ class ModuleCalls(Sequence[ModulePass]):
         return "<ModuleCalls, running>" if self.is_running else "\n".join(map(repr, self._settled))
 
 
-# Which module call a tensor or an autograd node came from, told without keeping either alive.
+# Finds the module call that made a tensor or an autograd node, without keeping either alive.
 #
-# Torch numbers the nodes of autograd in the order they are made, so a call owns those made while it ran, but for
-# those of the calls inside it.
+# Torch numbers autograd nodes in the order of creation. So a call owns the nodes created while it ran, except those created
+# in inner calls.
 
 Node = Any  # of autograd
 Source = ModulePass | ModuleInput
 Sources = dict[Source, Shape | None]
-LEAF = 2**62  # nodes that accumulate have the greatest number there is
+LEAF = 2**62  # nodes with a greater number accumulate gradients: torch gives these the greatest number of all
 
 
 def _ignore(node: Node, one: ModulePass) -> None:
@@ -160,7 +163,7 @@ def _ignore(node: Node, one: ModulePass) -> None:
 
 
 class Ownership:
-    """Which call made which tensor and node. `hook` is called for each node made by the own code of a call around others."""
+    """Maps tensors and nodes to the calls that made them. `hook` gets each node made by the own code of an outer call."""
 
     def __init__(self, hook: Callable[[Node, ModulePass], None]) -> None:
         self._hook = hook
@@ -279,17 +282,16 @@ def last_nodes(first: int, results: list[Node]) -> list[Node]:
     return leaving or ending or results
 
 
-# Watches modules only: two global hooks for the forward pass, and hooks on autograd's nodes for the backward pass.
+# Watches modules only: two global hooks for the forward pass, and hooks on autograd nodes for the backward pass.
 #
-# No torch function is watched, so a pass costs microseconds per module and not per operation. Which node of autograd
-# belongs to which module is told by torch's sequence numbers: those a module made while it ran are its own. Neither
-# tensors nor nodes are kept; hooks go with the graph they are on, and do nothing afterwards.
+# No torch function is watched, so the cost is microseconds per module call, not per operation. Torch's sequence numbers show
+# which module created an autograd node. Neither tensors nor nodes are kept alive; a hook is freed with the graph it is on.
 
 _MANY = 8  # nodes of a layer that are looked at one by one
 
 
 def watch_modules(model: Module, *, timing: bool = True) -> Cleaning[ModuleCalls]:
-    """Inside, every call of a module is written down, with its shapes, bytes and times, forward and backward.
+    """Record every module call in a `with` block: its shapes, bytes and times, forward and backward.
 
     >>> import torch, torcheer
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
@@ -299,12 +301,12 @@ def watch_modules(model: Module, *, timing: bool = True) -> Cleaning[ModuleCalls
     [(':1', [(1, 3)], 1), ('0:1', [(1, 3)], 1), ('1:1', [(1, 3)], 1)]
 
     Args:
-        model: the model; other modules that run meanwhile are watched too, and named after their classes.
-        timing: where CUDA is in use, time by events on the device, read when the calls are first looked at.
+        model: the model; other modules that run in the block are watched too, and named after their classes.
+        timing: if CUDA is in use, measure times by events on the device, which are read on first access to the calls.
 
-    The code in the block is the user's own, so its effects stay. Tensors are not kept. Compiled models run as they are
-    written. Limits: work on other threads is not seen; without gradients a call's `sources` are known only where it was given
-    the very tensor that another returned, or a view of it.
+    Nothing is restored after the block, and no tensors are kept. Compiled models run uncompiled. Limits: work on other
+    threads is not seen; without gradients, a call's `sources` are known only if it received the same tensor that another
+    call returned, or a view of it.
     """
     refuse_inside_compiled_code()
     if not isinstance(model, Module):

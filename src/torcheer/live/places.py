@@ -1,7 +1,8 @@
-"""Where a value is in a run of a model: plain data, read off a history, that holds for other runs of the same model.
+"""`Place`: where a value occurs in a run of a model. `locate` finds places by a history, `ModelPlaces` by a model alone.
 
-A place is what a module call returned, what it was given, or what one call of a torch function inside it returned. A function
-call is known by its call site, and by how often that site was reached before in the same call of the module.
+A place is a tensor that a module call returned or received, or the result of one torch call inside it. A torch call is
+identified by its call site, and by how many times the same module call reached this site before. Places are plain data, so
+they hold for other runs of the same model. `Spot` is a place that is watched, `Act` what is done with its values.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value is.
+    """Where a value occurs in a run of a model.
 
-    `part` is the number of the tensor among those that a module returned or was given, from 0; None means all of them.
+    `part` is the number of the tensor among those that a module returned or received, from 0; None means all of them.
     """
 
     kind: Literal["output", "input", "function"]
@@ -97,7 +98,7 @@ class Place:
 
 
 def locate(run: LoggedRun, key: AnyKey) -> list[Place]:
-    """Where the operations that a key means are: what `tap` and `intervene` watch."""
+    """The places of the operations that a key means, as `tap` and `intervene` watch them."""
     return places_of(run, run.lookup.meaning(key))
 
 
@@ -278,7 +279,7 @@ class ModelPlaces:
                 self.others[other] = known[id(inner)]
 
     def places(self, key: Any) -> list[Place]:
-        """The places that a key means. Raises where only a history can tell."""
+        """The places that a key means. Raises if only a history can resolve the key."""
         parsed = parse_key(key)
         found = self._places(parsed)
         if not found:
@@ -291,7 +292,7 @@ class ModelPlaces:
         return found
 
     def knows(self, keys: list[Any]) -> bool:
-        """Whether all of these keys can be understood without a history."""
+        """True if all of these keys can be resolved without a history."""
         try:
             for key in keys:
                 self.places(key)
@@ -332,17 +333,17 @@ def _place(way: Reading, address: str) -> Place:
     return Place("input" if way.is_input else "output", address, way.turn, part)
 
 
-# Watched places, and what is done with the values there.
+# Watched places, and the action for their values.
 
 
 class Act(ABC):
-    """What is done with the values at places."""
+    """An action for the values at places: reads or changes them."""
 
-    changes = False  # whether the model goes on with another value
+    changes = False  # True if the model continues with another value
 
     @abstractmethod
     def __call__(self, spot: Spot, tensor: Tensor) -> Tensor | None:
-        """Take a value; return the one that the model goes on with, or None for the same one."""
+        """Called with a value. Returns the value that the model continues with, or None to leave it."""
 
     def begin(self) -> None:  # noqa: B027 - most acts have nothing to do here
         """A call of the model begins."""
@@ -371,7 +372,7 @@ class Spot:
 
 
 def counting(spots: list[Spot]) -> list[Spot]:
-    """The spots at one value that count: all that read, and one that changes."""
+    """The spots that act on one value: all that read, but only one that changes it."""
     changing = [spot for spot in spots if spot.act.changes]
     if len(changing) < 2:
         return spots
@@ -393,14 +394,14 @@ def with_tensors(value: Any, new: dict[int, Tensor]) -> Any:
     return replace_tensors(value, lambda tensor: new.get(next(numbers), tensor))
 
 
-# How many attention heads a module has, as its attributes or those of its configuration say.
+# The number of attention heads of a module, read from its attributes or its configuration.
 
 _QUERIES = ("num_heads", "n_head", "n_heads", "num_attention_heads", "nhead", "heads", "encoder_attention_heads")
 _KEYS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")  # where queries share heads of keys and values
 
 
 def heads_of(module: Module | None) -> list[int]:
-    """How many attention heads a module has: of queries, then of keys and values where these differ; empty where unknown."""
+    """The number of attention heads of queries, then of keys and values if it differs; empty if unknown."""
     holders = (module, getattr(module, "config", None))
     found = [_first(holders, names) for names in (_QUERIES, _KEYS)]
     return [count for count in found if count is not None]

@@ -1,4 +1,8 @@
-"""Values that are read while a model runs: held by reference, or copied where the model overwrites them later."""
+"""`tap` reads values at chosen places while a model runs; `activation` runs the model and returns values in one call.
+
+Values are held by reference; a value that the model overwrites later is copied (`TakenValue`). Without a history, labels are
+resolved by logging the model until the wanted operations ran (`values_in_log`).
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ from .watch import WatchedKeys, in_words, is_plural
 
 
 class TakenValue:
-    """A value that was read: the tensor, and a copy of it where it may be overwritten in place later.
+    """A value that was read: the tensor, and a copy if the tensor may be overwritten in place later.
 
     A parameter, or a view of one, outlives the pass, and programs write to parameters in ways that torch does not count
     (`p.data`, fused optimizers, `swap_tensors`). So the copy of a parameter is kept, and compared when the value is asked for.
@@ -78,7 +82,7 @@ class TakenValue:
                 return True
 
     def settle(self) -> None:
-        """Hold one tensor only, but for parameters: the copy if the tensor was overwritten."""
+        """Release the tensor or its copy: keep the copy if the tensor was overwritten. For parameters, keep both."""
         if self._is_parameter:
             return
         if not self.may_be_overwritten:
@@ -128,7 +132,7 @@ class Take(Act):
         self._is_safe.discard(spot)
 
 
-# A log that ends once the wanted operations ran: for labels, which mean something only when operations are numbered.
+# Logs a model until the wanted operations ran. Needed for labels, which exist only once operations are numbered.
 
 
 def values_in_log(model: Module, arguments: Arguments, keys: list[Any]) -> list[Any]:
@@ -227,10 +231,10 @@ class _Until:
 
 
 class TappedValues(Managed["TappedValues"], Mapping[AnyKey, Any]):
-    """The values that were read: `values[key]` is a tensor, or a list where a key means several or a module ran several times.
+    """The values that were read: `values[key]` is a tensor, or a list if the key means several values.
 
-    They are those of the last call of the model, held by reference and with their autograd graph. A value that the model
-    overwrites in place later is held as a copy.
+    They come from the last call of the model, and keep their autograd graph. They are held by reference, except for values
+    that the model overwrites in place later, which are copied.
     """
 
     def __init__(self, model: Module, keys: list[AnyKey], like: HoldsRun | None, *, stop: bool, strict: bool) -> None:
@@ -299,10 +303,10 @@ def tap(model: Module, keys: AnyKey, *, like: HoldsRun | None = None, stop: bool
     True
 
     Args:
-        model: the model; its modules are hooked for the time of the block.
-        keys: a key, or a list of them (docs/keys.md). Addresses, globs and classes of modules need no `like`.
-        like: a history of the model, in which the other keys mean something: labels, positions, functions.
-        stop: end the pass when every place was reached (without `like`, reached once). The rest of the block is skipped.
+        model: the model; its modules have hooks during the block.
+        keys: a key, or a list of keys (docs/keys.md). Addresses, globs and classes of modules need no `like`.
+        like: a history of the model. Needed for all other keys: labels, positions, functions.
+        stop: end the pass when every place was reached (without `like`: reached once). The rest of the block is skipped.
         strict: raise at the end of the block if a place was not reached, or not as logged; else `values.notes` says it.
     """
     given = list(keys) if isinstance(keys, (list, tuple)) else [keys]

@@ -1,4 +1,9 @@
-"""Hooks around chosen modules: on the module itself, or global hooks for modules that must not have any."""
+"""`Watch` watches places while a model runs; `WatchedKeys` finds the places that keys mean, for `tap` and `intervene`.
+
+Each watched module has hooks before and after its forward (`WatchedModule`), put on by `ModuleHooks`: on the module itself, or
+global hooks for modules that must not have any. Places inside a module's code need a `FunctionWatch`. Modules without a place
+run without hooks.
+"""
 
 from __future__ import annotations
 
@@ -120,10 +125,7 @@ def _takes_hooks(module: Module) -> bool:
     return decision_of(type(module)) is None and not isinstance(module, torch.jit.ScriptModule)
 
 
-# Watches places while a model runs: by hooks on their modules, and by a function mode where a place is a function
-# call.
-#
-# Modules without a place run as always.
+# Watches places while a model runs: by hooks on their modules, and by a function mode for places that are torch calls.
 
 
 class Watch(Managed["Watch"]):
@@ -303,9 +305,9 @@ class Watch(Managed["Watch"]):
         return self._is_in_pass or self._caller is not None or 0 < self._passed < self._passes
 
     def reach(self, spot: Spot, tensor: Tensor) -> Tensor | None:
-        """Do what is to be done at a place that was reached. Returns the value to go on with, or None for the same one.
+        """Called when a place is reached: run its act. Returns the value to continue with, or None to leave it.
 
-        What runs again in a backward pass is changed again, but neither counted nor read.
+        If a module runs again in a backward pass (checkpointing), its values are changed again, but not counted or read.
         """
         if is_in_backward():
             return spot.act(spot, tensor) if spot.act.changes else None
@@ -360,9 +362,9 @@ def _is_running(frame: FrameType, inside: FrameType | None) -> bool:
     return inside is not None
 
 
-# The places that keys mean in one model, watched together: what reading and changing have in common.
+# The places that keys mean in one model, watched together; used for reading and for changing.
 
-_FEW = 2  # to see this many operations takes a mode less time than to be taken off and put on again
+_FEW = 2  # for inner modules with at most this many operations, the mode stays on: removing it would take longer
 
 
 class WatchedKeys:

@@ -1,4 +1,4 @@
-"""Copies of a history, and of layers, operations and modules, which are views of one: kept tensors are copied with them."""
+"""Copies a log for `copy` (kept tensors shared) and `deepcopy` (kept tensors copied), and refuses pickling."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def twin_of_log(log: Log) -> Log:
 
 
 def copy_of_log(log: Log, memo: dict[int, Any]) -> Log:
-    """A log with kept tensors of its own. Parameters are the model's, and records that never change are shared."""
+    """A copy with cloned kept tensors. Parameters stay the model's; records that never change are shared."""
     memo.update({id(one): one for one in (*log.modules, *log.registered.values())})
     new = twin_of_log(log)
     pairs = list(zip(log.values, log.versions, strict=True))
@@ -40,7 +40,7 @@ def copy_of_log(log: Log, memo: dict[int, Any]) -> Log:
 
 
 def refuse_pickling(what: str, instead: str = "history.save(path) and torcheer.load(path)") -> NoReturn:
-    """Raise: nothing of a history can be pickled, because loading a pickle can run code."""
+    """Raise `NotPicklable`: no part of a history can be pickled, because loading a pickle can run code."""
     raise NotPicklable(
         f"a {what} cannot be pickled: loading a pickle runs whatever code is in it. "
         f"Use {instead}, or copy.deepcopy() for a copy in this process."

@@ -1,4 +1,4 @@
-"""A hash of the structure of a history: functions, shapes and wiring; not names, weights or values."""
+"""Hashes the structure of a history: functions, shapes and connections, but no names, weights or values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def fingerprint_of(index: Index) -> str:
     """The number of operations, a hash of the whole structure, and one of each part: functions, shapes, wiring."""
     digest = hashlib.sha256()
     parts = [hashlib.sha256() for _ in _PARTS]
-    states: dict[int, int] = {}  # parameters are known by their order of use, so that sharing one counts
+    states: dict[int, int] = {}  # parameters are numbered by first use, so that shared parameters change the hash
     for number in index.operations:
         record = index.record(number)
         given: list[Any] = []
@@ -35,17 +35,17 @@ def fingerprint_of(index: Index) -> str:
 
 
 def is_fingerprint(value: Any) -> bool:
-    """Whether something is what `fingerprint()` returns."""
+    """True if `value` has the form of a fingerprint."""
     return isinstance(value, str) and _FORM.fullmatch(value) is not None
 
 
 def is_same(one: str, other: str) -> bool:
-    """Whether two fingerprints are of one structure. Those of earlier versions have no hashes of the parts."""
+    """True if two fingerprints are of the same structure. Ignores the hashes of parts, which earlier versions did not write."""
     return one.split("-")[:2] == other.split("-")[:2]
 
 
 def what_differs(wanted: str, found: str) -> tuple[list[str], list[str]]:
-    """The parts of the structure in which two fingerprints differ, and those in which they do not; empty where unknown."""
+    """The parts of the structure that differ, and the equal parts. Both are empty if a fingerprint has no hashes of parts."""
     ours, theirs = (_FORM.fullmatch(text) for text in (wanted, found))
     if ours is None or theirs is None or ours[3] is None or theirs[3] is None:
         return [], []

@@ -1,8 +1,9 @@
-"""The names of autograd nodes, read with care.
+"""Reads the names of autograd nodes, for a limited number of nodes.
 
-Reading `tensor.grad_fn` leaves a mark on the node: torch then frees it, and whatever hangs on it, by recursion instead of
-in a loop, and a chain of some ten thousand marked nodes overflows the stack. So only the first of a recording are read;
-from there on a function's node is known from its earlier ones, and is read only where those differ.
+Reading `tensor.grad_fn` creates a Python object for the node. torch then frees the node and its graph by recursion instead of
+in a loop, and a chain of some ten thousand such nodes overflows the stack. So only the nodes of the first operations of a
+recording are read. After that, a function's node is assumed to have the name of its earlier nodes, and is read only if
+these differ.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ READ = 4_000  # the nodes of this many operations are always read
 
 
 class NodeNames:
-    """Names the nodes of one recording."""
+    """Gives the name of the autograd node of each tensor in one recording."""
 
     def __init__(self, rows: list[Row]) -> None:
         self._rows = rows
@@ -58,7 +59,7 @@ class NodeNames:
 
 
 def node_of(tensor: Tensor) -> Any:
-    """The autograd node that made a tensor, if it has one."""
+    """`tensor.grad_fn`; None if torch cannot give it."""
     try:
         return tensor.grad_fn
     except RuntimeError:  # a view made in no_grad whose base was written to

@@ -1,6 +1,6 @@
-"""What follows from a log, worked out on first use: labels, children, ancestors, which modules an operation leaves.
+"""`Index`: facts derived from a log, computed on first use: labels, children, ancestors, module calls, parameter names.
 
-An `Index` is a snapshot. While a recording grows, a new one is made when somebody looks; labels are carried over.
+An `Index` is a snapshot of the log. While a recording grows, `LoggedRun` makes a new index on access; labels carry over.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Item = TypeVar("Item")
 
 
 class Index:
-    """Everything derived from one state of a log."""
+    """Facts derived from one state of a log."""
 
-    # What a key that is a function gets of an operation. `torcheer.history`, which stands above this package, sets it.
+    # Makes the `Operation` that a function key is called with. Set by `torcheer.history`, which this package cannot import.
     operation: ClassVar[Callable[[Any, int], Any]]
 
     def __init__(self, log: Log, table: LayerTable) -> None:
@@ -63,7 +63,7 @@ class Index:
 
     @cached_property
     def positions(self) -> dict[int, int]:
-        """Where each visible operation stands among the visible ones."""
+        """Maps the number of each visible operation to its position among the visible operations."""
         return {number: position for position, number in enumerate(self.operations)}
 
     def record(self, number: int) -> OperationRecord:
@@ -76,7 +76,7 @@ class Index:
         return self.table.label(self.layer(number))
 
     def label(self, number: int) -> str:
-        """An operation's label: its layer's, with the pass where there are several."""
+        """An operation's label: the label of its layer, with the pass number if the layer has several passes."""
         return self.table.label_of(number)
 
     def tensor_bytes(self, number: int) -> int:
@@ -91,7 +91,7 @@ class Index:
 
     @cached_property
     def outputs(self) -> frozenset[int]:
-        """The operations that stand for what the model returned."""
+        """The output operations: one for each tensor that the model returned."""
         return frozenset(self.of_origin(Origin.OUTPUT))
 
     def shown(self, numbers: Iterable[int]) -> list[int]:
@@ -99,7 +99,7 @@ class Index:
         return [number for number in dict.fromkeys(numbers) if self.table.shows(number)]
 
     def parents(self, number: int) -> list[int]:
-        """The visible operations this one depends on, each once."""
+        """The visible operations that an operation depends on, each once."""
         found = self.log.rows[number][PARENTS:]
         if number in self.log.details:
             found += self.log.details[number].also
@@ -123,13 +123,13 @@ class Index:
 
     @cached_property
     def exits(self) -> dict[int, list[ModuleCall]]:
-        """The module calls each operation is an output of, innermost first."""
+        """Maps each operation to the module calls that returned its tensor, innermost first."""
         ended = sorted(self.log.modules, key=lambda call: call.exit)
         return _grouped((number, call) for call in ended for number in dict.fromkeys(call.outputs))
 
     @cached_property
     def entries(self) -> dict[int, list[ModuleCall]]:
-        """The module calls each operation is an input of, in order."""
+        """Maps each operation to the module calls that received its tensor, in order."""
         return _grouped((number, call) for call in self.log.modules for number in dict.fromkeys(call.inputs))
 
     @cached_property
@@ -159,7 +159,7 @@ class Index:
         return above
 
     def module_parents(self, address: str) -> list[str]:
-        """The addresses of the modules around one, outermost first."""
+        """The addresses of the modules that contain a module, outermost first."""
         found: list[str] = []
         while not self.log.registered[address].is_root:
             address = self._registered_above(address)
@@ -167,7 +167,7 @@ class Index:
         return found[::-1]
 
     def modules_inside(self, address: str) -> list[str]:
-        """An address and all below it, in registration order."""
+        """An address and the addresses of all its submodules, in registration order."""
         found = [address]
         for child in self.module_children[address]:
             found += self.modules_inside(child)
@@ -175,7 +175,7 @@ class Index:
 
     @cached_property
     def shared_children(self) -> dict[str, dict[str, str]]:
-        """By module address: the names of modules in it that are known by an earlier address, with that address."""
+        """By module address: names of its children that were first registered elsewhere, mapped to their first address."""
         found: dict[str, dict[str, str]] = defaultdict(dict)
         for other, address in self.first_addresses.items():
             above, _, name = other.rpartition(".")
@@ -185,11 +185,11 @@ class Index:
 
     @cached_property
     def first_addresses(self) -> dict[str, str]:
-        """For modules with several addresses: the first address, by each of the others."""
+        """For modules with several addresses: maps each further address to the first."""
         return {other: address for address, module in self.log.registered.items() for other in module.other_addresses}
 
     def address_of_module(self, key: Any) -> str:
-        """The first address of the module that any of its addresses names."""
+        """The first address of a module, given any of its addresses. Raises `LayerNotFound` for other keys."""
         address = self.first_addresses.get(key, key) if isinstance(key, str) else key
         if isinstance(address, str) and address in self.log.registered:
             return address
@@ -242,11 +242,11 @@ class Index:
         )
 
     def state(self, reference: int) -> StateRecord:
-        """The parameter or buffer a negative number refers to."""
+        """The parameter or buffer that a negative number refers to."""
         return self.log.states[-1 - reference]
 
     def state_value(self, reference: int, user: str) -> torch.Tensor:
-        """The value a parameter or buffer had when it was used. Raises if it was changed since, for example by an optimizer."""
+        """The value of a parameter or buffer when it was used. Raises if it was changed since, for example by an optimizer."""
         state = self.state(reference)
         if state.is_absent:
             raise ParameterNotSaved(
@@ -266,7 +266,7 @@ class Index:
         )
 
     def state_behind(self, reference: int) -> StateRecord | None:
-        """The parameter or buffer an argument is, also when it was overwritten in place earlier in the pass."""
+        """The parameter or buffer that an argument is, even after in-place writes earlier in the pass; else None."""
         known, chain = self._states_behind, []
         here: int | None = reference
         while here is not None and here >= 0 and here not in known:
@@ -279,7 +279,7 @@ class Index:
         return found
 
     def all_parameters(self) -> dict[str, Any]:
-        """Every parameter of the models, and those used without being registered, by its first name."""
+        """By first name: every parameter that a module registers, and unregistered parameters that operations used."""
         found = named_once(self.log.registered.values(), "parameters")
         registered = set(map(id, found.values()))
         others = {id(state.tensor): state for state in self.log.states if state.is_parameter}
@@ -290,7 +290,7 @@ class Index:
         return named_once(self.log.registered.values(), "buffers")
 
     def state_name(self, state: StateRecord) -> str:
-        """The first name of a parameter or buffer; where no module registers it, its number in order of use."""
+        """The first name of a parameter or buffer; `unregistered_N`, by order of use, if no module registers it."""
         names = self.state_names.get(id(state.tensor))
         return names[0] if names else f"unregistered_{-state.number}"
 
@@ -303,7 +303,7 @@ def _grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
 
 
 def named_once(modules: Iterable[RegisteredModule], kind: Literal["parameters", "buffers"]) -> dict[str, Any]:
-    """The parameters, or the buffers, that modules register themselves, each once, by its first name."""
+    """The parameters (or buffers) of these modules, without those of submodules: each once, by first name."""
     found: dict[int, tuple[str, Any]] = {}
     for module in modules:
         for name, tensor in getattr(module, kind).items():

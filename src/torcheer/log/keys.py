@@ -1,7 +1,7 @@
-"""What names operations: text or an object becomes a `Key`, and a key means the same set of operations in every place.
+"""Keys name operations. `parse_key` turns a text or an object into a `Key`; a key means the same operations everywhere.
 
 `history[…]`, `layers_to_save`, `save_gradients`, the changes of a replay, an Xray's layers, the functions of `torcheer.graph`,
-pictures and the command line all read keys here. docs/keys.md has the table of what can be given.
+pictures and the command line parse keys with this file. docs/keys.md has a table of all keys.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .._torch.internals import WRAPPED_AS, OpOverload, OpOverloadPacket
 from ..errors import InvalidArgument, LayerNotFound
 from .records import ClassNames, ModuleCall, is_kind_of
 
-# How the text of a key is read: `input:cell[1]:2` is the second tensor that the second call of `cell` was given.
+# The syntax of text keys: `input:cell[1]:2` is the second tensor among the arguments of the second call of `cell`.
 #
-# Names of modules are free text: `relu_1`, `a:2`, `x[0]` and `*` are possible. So a text has several readings, from
-# the most literal to the one without `input:`, `[1]` and `:2`, and the first reading whose name is known counts.
+# Module names are free text: `relu_1`, `a:2`, `x[0]` and `*` are possible. So a text has several readings, from the most
+# literal, the whole text as a name, to the name without `input:`, `[1]` and `:2`. The first reading with a known name counts.
 
 INPUT = "input:"
-ALL = -1  # as the part of a reading: every tensor, `address[*]`
+ALL = -1  # `Reading.part` of `address[*]`: every tensor
 
 _SUFFIX = re.compile(r"^(?P<name>.*)(?:\[(?P<part>\d{1,9}|\*)\]|:(?P<turn>\d{1,9}))$", re.DOTALL)
 _END = re.compile(r"^(?P<kind>input|output)(_?(?P<number>\d{1,9}))?$")
@@ -39,8 +39,8 @@ class Reading:
     """One way to read a text."""
 
     name: str  # a label, an address or a glob
-    part: int | None = None  # which of the tensors a module returned (or was given); `ALL` for every one
-    turn: int | None = None  # which pass or call, from 1
+    part: int | None = None  # which of the tensors that a module returned (or received), from 0; `ALL` for all
+    turn: int | None = None  # which pass or call, from 1; None if the text does not say
     is_input: bool = False
 
     @property
@@ -79,7 +79,7 @@ def end_of(name: str) -> tuple[str, int | None] | None:
 
 
 def split_turn(text: str) -> tuple[str, int | None]:
-    """The name and the number of a label with its pass, or an address with its call; None where there is no number.
+    """Split a label from its pass number, or an address from its call number; None if there is no number.
 
     >>> split_turn("conv2d_3_7:2"), split_turn("features.6")
     (('conv2d_3_7', 2), ('features.6', None))
@@ -89,7 +89,7 @@ def split_turn(text: str) -> tuple[str, int | None]:
 
 
 def glob_pattern(glob: str) -> re.Pattern[str]:
-    """A glob as a regular expression: `*` stays within one part of an address, `**` crosses dots; nothing else is special.
+    """A glob as a regular expression: `*` matches within one part of an address, `**` across dots; nothing else is special.
 
     >>> [bool(glob_pattern("blocks.*.mlp").fullmatch(one)) for one in ("blocks.0.mlp", "blocks.0.1.mlp")]
     [True, False]
@@ -101,7 +101,7 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
     return re.compile("".join(meant.get(p, ".*" if p.startswith("**") else re.escape(p)) for p in pieces), re.DOTALL)
 
 
-# Key, and the operations that a key means in one recording.
+# The base class `Key`, and `Meaning`, the operations that a key means in one recording.
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +109,17 @@ class Match:
     """One operation that a key means."""
 
     number: int
-    name: str  # a text that means this operation alone
-    call: ModuleCall | None = None  # the module call that returned it, or was given it, where the key names modules
-    is_input: bool = False  # it was given to the call
+    name: str  # a text key that means only this operation
+    call: ModuleCall | None = None  # if the key names modules: the module call that returned or received the tensor
+    is_input: bool = False  # True if the call received the tensor as an argument
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """The operations a key means, each once."""
+    """The operations that a key means, without repetition."""
 
     matches: Sequence[Match]
-    is_plural: bool = True  # the key asks for any number of operations: a class, a function, a glob, a list
+    is_plural: bool = True  # True for keys that may mean any number of operations: a class, a function, a glob, a list
 
     @property
     def numbers(self) -> list[int]:
@@ -127,36 +127,36 @@ class Meaning:
 
 
 class Names(Protocol):
-    """The names in one recording, with which keys are matched."""
+    """The interface that keys are matched against: labels, addresses and functions of one recording."""
 
     def labelled(self, label: str, *, short: bool = False) -> Sequence[int] | None:
-        """The passes of the layer with this label, in full (`conv2d_3_7`) or short (`conv2d_3`); None where there is none."""
+        """The passes of the layer with this full (`conv2d_3_7`) or short (`conv2d_3`) label; None if there is no such layer."""
 
     def label_of(self, number: int) -> str:
-        """An operation's label, with its pass where its layer has several."""
+        """An operation's label, with the pass number if its layer has several passes."""
 
     def layers(self, which: slice) -> Iterable[Sequence[int]]:
-        """The passes of the layers at some positions."""
+        """The passes of each layer in a slice of the layers."""
 
     def __len__(self) -> int:
         """The number of layers."""
 
     def labels(self) -> Iterator[tuple[str, Sequence[int]]]:
-        """Every layer: its label and its passes."""
+        """The label and the passes of every layer."""
 
     def ends(self, kind: str) -> list[Sequence[int]]:
         """The passes of every `input` or `output`."""
 
     def shows(self, number: int) -> bool:
-        """Whether a number is an operation of this recording's layers."""
+        """True if a number is an operation that belongs to a layer."""
 
     @property
     def classes(self) -> Mapping[str, type | ClassNames]:
-        """The class of each module, by its first address, in the order the model registers them."""
+        """Maps the first address of each module to its class, in order of registration."""
 
     @property
     def first_addresses(self) -> Mapping[str, str]:
-        """The first address of modules that have several, by the other ones."""
+        """For modules with several addresses: maps each further address to the first."""
 
     def calls(self, address: str) -> Sequence[ModuleCall]:
         """The calls of a module, by its first address."""
@@ -165,29 +165,29 @@ class Names(Protocol):
         """The operations of a torch function's layer type."""
 
     def operations(self) -> Iterator[tuple[int, Any]]:
-        """Every operation: its number, and the object that a function of an operation gets."""
+        """The number of every operation, and the `Operation` that a function key (`Where`) is called with."""
 
     def not_found(self, what: str) -> str:
         """The text of the error for a key that fits nothing, with the nearest keys."""
 
     def hint(self, what: str) -> str:
-        """A sentence that may explain why there is no such layer, after a space; empty where there is none."""
+        """A space and a sentence that may explain why there is no such layer; else an empty text."""
 
 
 class Key(ABC):
-    """A key: it names operations of a recording."""
+    """Names operations of a recording."""
 
     @abstractmethod
     def meaning(self, names: Names) -> Meaning:
-        """The operations it means. Raises `LayerNotFound` when it names something that is not there."""
+        """The operations that the key means. Raises `LayerNotFound` if the recording has nothing of that name."""
 
     def modules(self, names: Names) -> list[ModuleCall]:
-        """The module calls it means. Raises where it does not name modules."""
+        """The module calls that the key means. Raises if the key does not name modules."""
         raise InvalidArgument(f"{self} does not name modules: give an address, an address with *, a module class, or a list.")
 
 
 class Labelled(Sequence[Match]):
-    """Operations by number. Each is named by its label when it is looked at: a layer may have a hundred thousand passes."""
+    """Matches by operation number. Labels are computed on access, because a layer may have a hundred thousand passes."""
 
     def __init__(self, numbers: Iterable[int], names: Names) -> None:
         self.numbers = list(filter(names.shows, numbers))
@@ -209,7 +209,7 @@ class Labelled(Sequence[Match]):
 
 
 def of_calls(calls: Iterable[ModuleCall], names: Names, part: int | None = None, is_input: bool = False) -> list[Match]:
-    """The tensors that module calls returned (or were given): the first of each call, another one (`part`), or all."""
+    """The tensors that module calls returned (`is_input`: received): the first of each call, number `part`, or `ALL`."""
     found: list[Match] = []
     for call in calls:
         tensors = call.inputs if is_input else call.outputs
@@ -236,19 +236,19 @@ def once(matches: Iterable[Match]) -> list[Match]:
     return list(found.values())
 
 
-# Text: a key that is a label, an address, an input or output of the model, or a glob.
+# Text keys: a label, an address, an input or output of the model, or a glob.
 
-_WRAPPERS = frozenset(WRAPPED_AS.values())  # what compiled and parallel models put into the addresses of `named_modules`
+_WRAPPERS = frozenset(WRAPPED_AS.values())  # parts that compiled and parallel wrappers add to addresses in `named_modules`
 
 
 def find_address(name: str, known: Container[str], others: Mapping[str, str]) -> str | None:
-    """The first address of the module a name means; None for no module.
+    """The first address of the module that a name means; None if no module has this name.
 
-    Compiled and parallel wrappers are looked through, so the names that `named_modules` of a wrapped model gives are known too.
+    Names from `named_modules` of a compiled or parallel model are accepted too: parts that the wrapper adds are dropped.
 
     Args:
         known: the first addresses of the modules.
-        others: by every other address, the first.
+        others: maps every further address to the first.
     """
     for one in dict.fromkeys((name, _unwrapped(name))):
         first = others.get(one, one)
@@ -258,7 +258,7 @@ def find_address(name: str, known: Container[str], others: Mapping[str, str]) ->
 
 
 def fitting_glob(glob: str, known: Iterable[str], others: Mapping[str, str]) -> str | None:
-    """The glob, as it is or without names of wrappers, if it fits the address of a module below the model; else None."""
+    """The glob, as given or without parts that wrappers add, if it matches the address of a submodule; else None."""
     for one in dict.fromkeys((glob, _unwrapped(glob))):
         fits = glob_pattern(one).fullmatch
         if any(address and fits(address) for address in (*known, *others)):
@@ -308,7 +308,7 @@ class Text(Key):
         return None
 
     def is_known(self, names: Names) -> bool:
-        """Whether some reading of it is a name, even of a module that did not run."""
+        """True if a reading of the text is a known name, even of a module that did not run."""
         return any(
             _find(way, names) is not None or (way.can_be_label and names.labelled(way.name, short=short) is not None)
             for way in readings(self.text)
@@ -332,7 +332,7 @@ class Text(Key):
         return Meaning(Labelled(passes, names), False)
 
     def _tensors(self, way: Reading, address: str, names: Names) -> list[Match]:
-        """The tensors that calls of one module returned, or were given."""
+        """The tensors that calls of one module returned or received."""
         calls = _turn(way, address, names.calls(address), self.text)
         matches = of_calls(calls, names, way.part, way.is_input)
         if matches:
@@ -384,7 +384,7 @@ class Text(Key):
 
 
 def _turn(way: Reading, address: str, calls: Sequence[ModuleCall], text: str = "") -> list[ModuleCall]:
-    """The calls that a reading means. With `text`, for the error, a call that was not made is an error."""
+    """The calls that a reading means. Raises for a call that was not made if `text`, used in the message, is given."""
     if way.turn is None or not calls:
         return list(calls)
     if text and not 1 <= way.turn <= len(calls):
@@ -393,7 +393,7 @@ def _turn(way: Reading, address: str, calls: Sequence[ModuleCall], text: str = "
 
 
 def _fitting(glob: str, names: Names) -> list[str]:
-    """The first addresses of the modules of which any address fits a glob. The model itself never fits."""
+    """The first addresses of modules with an address that matches a glob. The model itself never matches."""
     meant = fitting_glob(glob, names.classes, names.first_addresses)
     if meant is None:
         return []
@@ -406,7 +406,7 @@ def _find(way: Reading, names: Names) -> str | None:
     return find_address(way.name, names.classes, names.first_addresses)
 
 
-# Keys that are objects: positions, slices, classes, functions, lists; and `parse_key`, which makes a key of anything.
+# Other keys: positions, slices, classes, functions, lists; and `parse_key`, which makes a `Key` from any of them.
 
 _WHAT_A_KEY_IS = (
     "a key is a label, a module address (also with *), a position, a slice, a module class, a torch function, "
@@ -415,19 +415,19 @@ _WHAT_A_KEY_IS = (
 
 
 class Keyed(Protocol):
-    """Layers, operations and modules of a history, which are keys, too."""
+    """Objects of a history that are keys too: layers, operations and modules."""
 
     @property
     def _key(self) -> str: ...
 
 
 OneKey = str | SupportsIndex | slice | type | types.UnionType | Callable[..., object] | Key | Keyed
-AnyKey = OneKey | Iterable[OneKey]  # what a person may give as a key
-KeyType = TypeVar("KeyType", bound=AnyKey)  # of a dictionary, so that it may have keys of one kind
+AnyKey = OneKey | Iterable[OneKey]  # every type that users may pass as a key
+KeyType = TypeVar("KeyType", bound=AnyKey)  # for dictionaries, whose type is invariant in the type of the keys
 
 
 def parse_key(value: Any) -> Key:
-    """The key that a text or an object is."""
+    """Make a `Key` from a text or an object. Raises `InvalidArgument` for objects that are no key."""
     if isinstance(value, Key):
         return value
     if isinstance(value, str):
@@ -465,7 +465,7 @@ def _position(value: Any) -> int | None:
 
 
 def is_torch_function(function: Any) -> bool:
-    """Whether a callable is a function of torch, or an operator such as `operator.add`, not a function of the user."""
+    """True for a function of torch or of `operator` (`operator.add`), False for a function of the user."""
     if isinstance(function, (OpOverload, OpOverloadPacket)):
         return True
     if isinstance(function, (types.FunctionType, types.BuiltinFunctionType)):
@@ -479,7 +479,7 @@ def is_torch_function(function: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Position(Key):
-    """The layer at a position, from 0, or from the end below 0."""
+    """The layer at a position: from 0, or negative from the end."""
 
     position: int
 
@@ -499,7 +499,7 @@ class Position(Key):
 
 @dataclass(frozen=True, slots=True)
 class Range(Key):
-    """The layers at a slice of positions."""
+    """The layers in a slice of positions."""
 
     which: slice
 
@@ -559,7 +559,7 @@ class OfFunction(Key):
 
 @dataclass(frozen=True, slots=True)
 class Where(Key):
-    """The operations for which a function returns true. There may be none."""
+    """The operations for which a function returns true, possibly none."""
 
     predicate: Callable[[Any], Any]
 
@@ -572,7 +572,7 @@ class Where(Key):
 
 @dataclass(frozen=True, slots=True)
 class Several(Key):
-    """Everything that any of several keys means."""
+    """The union of what several keys mean."""
 
     keys: tuple[Key, ...]
 

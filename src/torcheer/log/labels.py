@@ -1,7 +1,7 @@
-"""Layers and their labels: `conv2d_3_7` is the third conv2d and the seventh layer overall.
+"""`LayerTable` numbers layers and makes their labels: `conv2d_3_7` is the third conv2d, with number 7 overall (from 0).
 
-Numbers follow first execution, so a table can grow while the model runs. Inputs count from 0. Operations connected to
-neither an input nor an output (orphans) are left out when the pass is complete.
+Layers are numbered by first execution, so the table can grow while the model runs. When the pass is complete, orphans
+(operations connected to neither an input nor an output) are left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LayerEntry:
 
 
 class LayerTable:
-    """Which operation is which pass of which layer. Kept in columns; a `LayerEntry` is made when it is asked for."""
+    """Maps operations to layers and passes. Stores columns; a `LayerEntry` is made on access."""
 
     def __init__(self, log: Log, label_format: str = DEFAULT_FORMAT) -> None:
         self.log = log
@@ -44,16 +44,18 @@ class LayerTable:
         self._layer_of: list[int] = []  # by operation: the number of its layer, or -1 for an orphan
         self._first: list[int] = []  # by layer: the operation that is its first pass
         self._of_type: dict[str, list[int]] = {}  # the layers of each type
-        self._passes: dict[int, list[int]] = {}  # by layer, where there is more than one pass
-        self._later_passes: dict[int, int] = {}  # which pass an operation is, where it is not the first
-        self._in_other_form: tuple[int, dict[str, LayerEntry]] | None = None  # by label; and for how many operations
+        self._passes: dict[int, list[int]] = {}  # the passes of each layer with more than one pass
+        self._later_passes: dict[int, int] = {}  # the pass number of each operation that is not the first pass
+        self._in_other_form: tuple[int, dict[str, LayerEntry]] | None = (
+            None  # cache of `_by_label`, and its number of operations
+        )
 
     def __len__(self) -> int:
         """The number of layers."""
         return len(self._first)
 
     def catch_up(self) -> None:
-        """Take in the operations recorded since the last time."""
+        """Process operations recorded since the last call."""
         if self.log.first_passes is not None:
             self._number(self.log.first_passes)
             return
@@ -63,9 +65,9 @@ class LayerTable:
         self._number(self._recurrence.first)
 
     def complete(self, keep_orphans: bool) -> None:
-        """Take in a complete log: only what is connected to an input or an output, unless orphans are to be kept."""
+        """Process a complete log. Orphans get no layer, unless `keep_orphans`."""
         firsts = self.log.first_passes
-        if firsts is not None:  # a saved history: labels are names in its file, and stay what they were
+        if firsts is not None:  # a saved history: its file refers to layers by label, so labels must stay the same
             self.connected = bytearray(first >= 0 for first in firsts) if -1 in firsts else None
             self._number(firsts)
             return
@@ -83,7 +85,7 @@ class LayerTable:
 
     @property
     def first_passes(self) -> list[int]:
-        """By operation: the first pass of its layer; -1 of an orphan."""
+        """By operation: the first pass of its layer; -1 for an orphan."""
         return [self._first[layer] if layer >= 0 else -1 for layer in self._layer_of]
 
     def _number_all(self) -> None:
@@ -101,7 +103,7 @@ class LayerTable:
         self._layer_of = self._first
 
     def _number(self, firsts: Sequence[int]) -> None:
-        """Number the layers, given the first pass of each operation's layer."""
+        """Number the layers. `firsts` maps each operation to the first pass of its layer."""
         types = [function.type for function in self.log.functions]
         rows, connected = self.log.rows, self.connected
         layer_of, first, of_type = self._layer_of, self._first, self._of_type
@@ -130,11 +132,11 @@ class LayerTable:
         self._layer_of.append(layer)
 
     def shows(self, number: int) -> bool:
-        """Whether an operation belongs to a layer. A parameter (a negative number) does not, nor does an orphan."""
+        """True if a number is an operation with a layer: False for orphans and parameters (negative numbers)."""
         return 0 <= number < len(self._layer_of) and self._layer_of[number] >= 0
 
     def layer(self, number: int) -> LayerEntry:
-        """Layer `number`."""
+        """The layer with this number."""
         first = self._first[number]
         kind = self.log.function_of(first).type
         type_number = bisect_left(self._of_type[kind], number) + 1
@@ -145,7 +147,7 @@ class LayerTable:
         return self.layer(self._layer_of[operation])
 
     def by_layer(self, operations: Iterable[int]) -> dict[LayerEntry, list[int]]:
-        """The layers that operations belong to, and those operations of each."""
+        """Group operations by the layer that they belong to."""
         found: dict[int, list[int]] = {}
         for operation in operations:
             found.setdefault(self._layer_of[operation], []).append(operation)
@@ -172,7 +174,7 @@ class LayerTable:
         return self.label_format.format(type=layer.type, type_number=layer.type_number, number=layer.number)
 
     def label_of(self, operation: int) -> str:
-        """An operation's label: its layer's, with the pass where there are several."""
+        """An operation's label: the label of its layer, with the pass number if the layer has several passes."""
         layer = self.layer_of(operation)
         label = self.label(layer)
         return label if len(layer.passes) == 1 else f"{label}:{self.pass_number(operation)}"
@@ -193,14 +195,14 @@ class LayerTable:
 
     @property
     def _by_label(self) -> dict[str, LayerEntry]:
-        """The layers by label, where the user chose the form of labels."""
+        """The layers by label, for label formats other than the default."""
         if self._in_other_form is None or self._in_other_form[0] != len(self._layer_of):
             self._in_other_form = (len(self._layer_of), {self.label(layer): layer for layer in self.layers})
         return self._in_other_form[1]
 
 
 def check_format(label_format: str) -> str:
-    """The format, if it can make labels that tell layers apart."""
+    """Return the format. Raises if its labels would not be unique."""
     if label_format == DEFAULT_FORMAT:
         return DEFAULT_FORMAT
     if not isinstance(label_format, str):

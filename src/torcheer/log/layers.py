@@ -1,6 +1,8 @@
-"""Which operations descend from inputs, which are ancestors of outputs, and which are neither (orphans).
+"""Decides which operations belong to a layer, and which operations are passes of the same layer.
 
-A pass that was given no tensor and returned none (a pipeline: text in, pictures out) has no orphans: what ran is the log.
+Each part begins with a comment that explains it by an example: operations connected to an input or an output (all others are
+orphans, without a layer); places in the program (`Places`); loops and calls side by side (`separate`); first rounds of loops
+(`join_rounds`); and `Recurrence`, which applies these rules to a log. All of it takes time linear in the number of operations.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from .records import FUNCTION, MODULE, NAMES, PARENTS, SITE, TEMPLATE, Log, Modu
 
 
 def connected_operations(log: Log) -> bytearray | None:
-    """Which operations are connected to an input or an output: those that depend on an input, outputs, and all that these used.
+    """By operation: True if it is connected to an input or an output. None if all operations are.
 
-    None when all operations are.
+    Connected operations are those that depend on an input, the outputs, and all ancestors of these. A pass without input and
+    output tensors (a pipeline: text in, pictures out) has no orphans.
     """
     found = input_descendants(log)
     if not _functions_of(log, Origin.INPUT, Origin.OUTPUT):
@@ -51,9 +54,9 @@ def connected_operations(log: Log) -> bytearray | None:
 
 
 def _add_what_a_recording_shows(log: Log, found: bytearray) -> None:
-    """Add the operations outside of all modules (the recorded code itself), and the outputs of the models it called.
+    """Add the operations outside all modules (the recorded code itself), and the outputs of the models that it called.
 
-    Of a model that was given no tensor and returned none, add all that ran.
+    For a model without input and output tensors, add all its operations.
     """
     _add(log, (number for number, row in enumerate(log.rows) if row[MODULE] < 0), found)
     for call in log.modules:
@@ -66,21 +69,21 @@ def _add_what_a_recording_shows(log: Log, found: bytearray) -> None:
 
 
 def _add(log: Log, numbers: Iterable[int], found: bytearray) -> None:
-    """Add operations, but for new tensors without elements that nothing used."""
+    """Add operations, except `log.hollow`: new tensors without elements that no operation used."""
     for number in numbers:
         if number not in log.hollow:
             found[number] = True
 
 
 def input_descendants(log: Log) -> bytearray:
-    """Which operations are inputs or depend on one."""
+    """By operation: True for inputs and operations that depend on an input."""
     inputs = _functions_of(log, Origin.INPUT)
     found = bytearray(len(log.rows))
     for number, row in enumerate(log.rows):
         if row[FUNCTION] in inputs:
             found[number] = True
             continue
-        if len(row) > PARENTS and row[PARENTS] >= 0 and found[row[PARENTS]]:  # most often the first one does
+        if len(row) > PARENTS and row[PARENTS] >= 0 and found[row[PARENTS]]:  # most often the first parent does
             found[number] = True
             continue
         for parent in row[PARENTS + 1 :]:
@@ -94,7 +97,7 @@ def input_descendants(log: Log) -> bytearray:
 
 
 def output_ancestors(log: Log) -> bytearray:
-    """Which operations are outputs or have one depend on them."""
+    """By operation: True for outputs and operations that an output depends on."""
     outputs = _functions_of(log, Origin.OUTPUT)
     found = bytearray(row[FUNCTION] in outputs for row in log.rows)
     for number in range(len(found) - 1, -1, -1):
@@ -109,14 +112,14 @@ def output_ancestors(log: Log) -> bytearray:
 
 
 def _functions_of(log: Log, *origins: Origin) -> set[int]:
-    """The numbers of the functions that stand for these origins."""
+    """The numbers of the functions with one of these origins."""
     return {number for number, function in enumerate(log.functions) if function.origin in origins}
 
 
 class CallCounts:
-    """How many calls of torch functions ran inside a module call.
+    """Counts the calls of torch functions inside a module call.
 
-    A call that made several tensors counts once. Inputs, sources and operations that are not shown do not count.
+    A call that made several tensors counts once. Inputs, sources and orphans do not count.
     """
 
     def __init__(self, log: Log, connected: bytearray | None) -> None:
@@ -136,7 +139,7 @@ class CallCounts:
         return max(0, end - call.first - left_out)
 
     def is_alone(self, number: int, call: ModuleCall) -> bool:
-        """Whether an operation is the only one that ran inside a module call, and was returned by it."""
+        """True if the operation is the only one inside a module call, and the call returned its tensor."""
         if not call.first <= number < call.end or self.inside(call) != 1:
             return False
         outputs = self._outputs.get(call.number)
@@ -145,10 +148,10 @@ class CallCounts:
         return number in outputs
 
 
-# Where in the program something ran: the module that owns it, and the place within that module's code.
+# The place in the program at which an operation ran: the module that owns the operation, and a position in its code.
 #
-# A module without parameters is treated as a function called where the module was called, so `self.act(x)` and
-# `F.relu(x)` run at the same kind of place. In
+# The owner is the innermost module with parameters. A module without parameters is treated as a function called where the
+# module was called, so `self.act(x)` and `F.relu(x)` run at the same kind of place. In
 #
 #     def forward(self, x):           # of a model with parameters
 #         x = self.act(self.fc1(x))   # line A
@@ -162,7 +165,7 @@ _OUTSIDE = 0  # the chain of an operation that runs directly in its owner
 
 
 def holders_of_parameters(log: Log) -> set[str]:
-    """The addresses of modules that have parameters, their own or in a module below. Buffers do not count."""
+    """The addresses of modules with parameters, their own or those of a submodule. Buffers do not count."""
     found: set[str] = set()
     for module in log.registered.values():
         if all(parameter is None for parameter in module.parameters.values()):
@@ -178,17 +181,17 @@ def holders_of_parameters(log: Log) -> set[str]:
 
 
 class Owners:
-    """By module call: the call that owns the operations in it. Grows with the log."""
+    """Maps each module call to the call that owns the operations in it. Grows with the log."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        # By number: the call itself or the nearest one around it of a module with parameters; else the call of the model.
+        # By call number: the innermost call, this one or one around it, of a module with parameters; else the model's call.
         self.calls: list[ModuleCall | None] = []
         self.holders: set[str] = set()  # the addresses of modules that have parameters
         self._registered = -1
 
     def catch_up(self) -> None:
-        """Take in the calls that are new in the log."""
+        """Process module calls that the log has gained."""
         log = self._log
         if len(log.registered) != self._registered:
             self._registered = len(log.registered)
@@ -200,7 +203,7 @@ class Owners:
                 self.calls.append(self.calls[call.outer.number] if call.outer is not None else None)
 
     def is_owner(self, call: ModuleCall) -> bool:
-        """Whether a call owns the operations in it: the module has parameters, or is the model."""
+        """True if a call owns the operations in it: its module has parameters, or is the model."""
         return call.address in self.holders or not call.address
 
     def address(self, call: int) -> str | None:
@@ -210,18 +213,19 @@ class Owners:
 
 
 class Places:
-    """By module call: how it was reached from its owner. Grows with the log."""
+    """Maps each module call to the chain of calls that leads to it from its owner. Grows with the log."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self.owners = Owners(log)
-        self.chains: list[int] = []  # a number for the modules without parameters on the way there, and where each was called
-        self.sites: list[int] = [-1]  # by site: the first one at the same position of the source; -1 (no site) at the end
+        # By call number: equal for calls reached through the same modules without parameters, called at the same sites.
+        self.chains: list[int] = []
+        self.sites: list[int] = [-1]  # by site: the first site at the same source position; last item: -1, for "no site"
         self._known: dict[tuple[int, str, int, int], int] = {}
-        self._turns: dict[tuple[int, str, int], int] = {}  # how often a Sequential ran the same module so far
+        self._turns: dict[tuple[int, str, int], int] = {}  # how often one call of a Sequential ran the same module so far
 
     def catch_up(self) -> None:
-        """Take in the calls and sites that are new in the log."""
+        """Process module calls and sites that the log has gained."""
         log = self._log
         if len(self.sites) != len(log.sites) + 1:
             self.sites = same_positions(log.sites)
@@ -236,20 +240,20 @@ class Places:
                 self.chains.append(self._known.setdefault(step, len(self._known) + 1))
 
     def within(self, address: str | None, site: int, call: ModuleCall | None) -> int:
-        """The site in the module at `address` that led to `site` in `call`, however deep inside; -1 when it is outside."""
+        """The site in the module at `address` that led, directly or through inner calls, to `site` in `call`; else -1."""
         while call is not None and call.address != address:
             site, call = call.site.number if call.site is not None else -1, call.outer
         return self.sites[site] if address is None or call is not None else -1
 
     def _name(self, call: ModuleCall) -> str:
-        """The address of a module; for one that was made as the model ran, such as `nn.ReLU()(x)`, its class stands first."""
+        """The module's address. A module created during the pass, as in `nn.ReLU()(x)`, is named by its class instead."""
         root = self._log.root_of(call.address)
         if root is None or not root.is_made_running:
             return call.address
         return f"{root.class_name} made here{call.address[len(root.address) :]}"
 
     def _position(self, call: ModuleCall) -> int:
-        """Which of its positions in an `nn.Sequential` a module runs for; 0 where it has one."""
+        """If an `nn.Sequential` has this module at several positions: which of them this call runs, from 0. Else 0."""
         outer, site = call.outer, call.site
         if outer is None or site is None or not site.codes or site.functions[0] != _SEQUENTIAL:
             return 0
@@ -262,7 +266,7 @@ class Places:
         return turn % len(positions)
 
 
-# Tells rounds of a loop from calls side by side, for operations without parameters that ran several times at one
+# Distinguishes rounds of a loop from calls side by side, for operations without parameters that ran several times at one
 # place.
 #
 # An example:
@@ -273,20 +277,21 @@ class Places:
 #     for mask in (causal(h), padding(h)):
 #         h = h * mask                                # two muls, with what was computed at two places
 #
-# Each `sin` depends on the one before, so this is a loop: `add` and `sin` are one layer of three passes each, and so
-# is `getitem`, of which every pass is used by another `add`. The reshapes ran side by side, in one round: they are
-# three layers. The `mul`s are rounds over different things, like rounds over different blocks: two layers.
+# Each `sin` depends on the previous `sin`, so this is a loop: `add` and `sin` are one layer of three passes each, and so
+# is `getitem`, because each of its passes feeds a different `add`. The reshapes ran side by side, in one round: they are
+# three layers. The `mul`s use values of different layers, like a loop over different blocks: two layers.
 #
-# Operations at one place are passes of one layer if each belongs to a different round. That is known where
+# Operations at one place are passes of one layer if each belongs to a different round. They do if one of these holds:
 #
-# 1. they are downstream of different parameter-using operations, such as the passes of a shared layer; 2. they depend
-# on one another without such an operation between (a loop carries a value from round to round), and their other
-# arguments were made at one place. An operation that writes over elements (`mask[i] = 1`) does not depend on the old
-# ones; 3. each is used by, or uses, a different pass of a layer of which this is known.
+# 1. they are downstream of different parameter-using operations, such as the passes of a shared layer;
+# 2. they depend on one another without a parameter-using operation between (a loop carries a value from round to round),
+#    and their other arguments were made at one place. An operation that overwrites elements (`mask[i] = 1`) does not depend
+#    on the old elements;
+# 3. each uses, or is used by, a different pass of a layer whose passes are already known to be rounds.
 
-_COVERS = frozenset({"setitem", "fill", "zero", "copy"})  # write without reading what was there
+_COVERS = frozenset({"setitem", "fill", "zero", "copy"})  # functions that overwrite elements without reading them
 _GIVEN = frozenset({Origin.INPUT, Origin.SOURCE})
-_ROUNDS = 4  # rounds of a loop after which everything that it carries has been seen
+_ROUNDS = 4  # after this many rounds of a loop, every argument that carries a value has shown up
 
 Passes = dict[int, list[int]]  # by the first operation of a layer
 
@@ -294,8 +299,8 @@ Passes = dict[int, list[int]]  # by the first operation of a layer
 def separate(log: Log, first: list[int], nearest: list[int], decided: Collection[int]) -> None:
     """Make operations that ran side by side separate layers.
 
-    `first` has, by operation, the first one of its layer, and is changed; `nearest` the parameter-using operation that it is
-    downstream of. The layers in `decided` stay as they are.
+    `first` maps each operation to the first operation of its layer; it is changed in place. `nearest` maps each operation to
+    the parameter-using operation that it is downstream of. The layers in `decided` stay as they are.
     """
     repeated = _repeated(first)
     doubtful = {
@@ -322,7 +327,7 @@ def separate(log: Log, first: list[int], nearest: list[int], decided: Collection
 
 
 def _repeated(first: list[int]) -> Passes:
-    """The layers of more than one pass."""
+    """The layers with more than one pass."""
     found: Passes = {}
     for number, layer in enumerate(first):
         if layer >= 0 and layer != number:
@@ -331,7 +336,7 @@ def _repeated(first: list[int]) -> Passes:
 
 
 def used_by(log: Log, number: int) -> tuple[int, ...]:
-    """The operations and states that an operation depends on, without those that it only writes over."""
+    """The operations and states that an operation reads. An argument that it only overwrites does not count."""
     used: tuple[int, ...] = log.rows[number][PARENTS:]
     if number not in log.details:
         return used
@@ -344,7 +349,7 @@ def used_by(log: Log, number: int) -> tuple[int, ...]:
 
 
 def _know_loops(log: Log, first: list[int], nearest: list[int], doubtful: Passes, known: set[int]) -> None:
-    """Move the passes of layers whose value a loop carries from `doubtful` to `known`, those of one kind as one layer."""
+    """Move passes of layers whose value a loop carries from `doubtful` to `known`. Passes of one kind become one layer."""
     carried = _carried(log, first, nearest, doubtful)
     _add_other_loops(log, first, doubtful, carried)
     kinds = _kinds(log, first, doubtful, carried, _over_different_things(log, first, doubtful, carried))
@@ -363,7 +368,10 @@ def _know_loops(log: Log, first: list[int], nearest: list[int], doubtful: Passes
 
 
 def _carried(log: Log, first: list[int], nearest: list[int], doubtful: Passes) -> dict[int, set[int]]:
-    """The layers of which a pass depends on another, without a parameter-using operation between; and by which arguments."""
+    """Maps each layer whose pass feeds a later pass of itself to the argument slots used.
+
+    Paths through parameter-using operations do not count.
+    """
     bits = {layer: 1 << place for place, layer in enumerate(doubtful)}
     unknown = (1 << len(bits)) - 1
     behind = [0] * len(first)  # by operation: the bits of the layers it belongs to or depends on
@@ -388,7 +396,7 @@ def _carried(log: Log, first: list[int], nearest: list[int], doubtful: Passes) -
 
 
 def _add_other_loops(log: Log, first: list[int], doubtful: Passes, carried: dict[int, set[int]]) -> None:
-    """Add arguments that carry the value of another layer: all rounds but the first use what that layer made.
+    """Add argument slots that carry the value of another layer: all rounds but the first use that layer's result.
 
     `a, b = torch.sin(a + b), torch.cos(b * 2)`: the second argument of `add` is `b`, which does not depend on `add`.
     """
@@ -402,13 +410,13 @@ def _add_other_loops(log: Log, first: list[int], doubtful: Passes, carried: dict
 
 
 def origin_of(log: Log, first: list[int], used: int) -> Hashable:
-    """Where an argument comes from: a parameter or buffer, an input, or a layer."""
+    """What made an argument: its number for a parameter or buffer, `"given"` for an input or source, else its layer."""
     if used < 0:
         return used
     if log.function_of(used).origin in _GIVEN:
         return "given"
     call = log.details[used].call if used in log.details else -1
-    return first[call if call >= 0 else used]  # all that one call returned counts as one
+    return first[call if call >= 0 else used]  # all tensors that one call returned have the same origin
 
 
 def _over_different_things(log: Log, first: list[int], doubtful: Passes, carried: dict[int, set[int]]) -> set[int]:
@@ -417,7 +425,7 @@ def _over_different_things(log: Log, first: list[int], doubtful: Passes, carried
     Here these are `mul`, and `relu`, which uses the result of `mul` in the same round.
     """
     found: set[int] = set()
-    users: defaultdict[int, set[int]] = defaultdict(set)  # by layer: those that it carries something to
+    users: defaultdict[int, set[int]] = defaultdict(set)  # layer: the layers that receive its carried value
     for layer, slots in carried.items():
         passes = doubtful[layer]
         made_before: defaultdict[int, set[Hashable]] = defaultdict(set)
@@ -440,9 +448,9 @@ def _over_different_things(log: Log, first: list[int], doubtful: Passes, carried
 def _kinds(
     log: Log, first: list[int], doubtful: Passes, carried: dict[int, set[int]], different: Collection[int]
 ) -> dict[int, int]:
-    """By operation: a number for its layer and the layers of its arguments, without those that a loop carries.
+    """By operation: a number that is equal for operations of one layer whose arguments come from the same layers.
 
-    A value that a loop over different things carries is of another kind in every round.
+    Arguments that a loop carries are ignored, except in a loop over values of different layers.
     """
     kinds: dict[int, int] = {}
     numbers: dict[Hashable, int] = {}
@@ -463,7 +471,7 @@ def _kinds(
 
 
 def _follow(log: Log, first: list[int], doubtful: Passes, known: set[int]) -> None:
-    """Add to `known` the passes that each use, or are used by, another pass of a layer whose passes are known to be rounds."""
+    """Add to `known` passes that each use, or are used by, a different pass of a layer in `known`."""
     uses, users = _neighbours(log, first, doubtful)
     begins = _beginnings(log, first, known)
     waiting = deque(doubtful)
@@ -474,7 +482,7 @@ def _follow(log: Log, first: list[int], doubtful: Passes, known: set[int]) -> No
             continue
         passes = doubtful[layer]
         using, layer_used = _paired(passes, uses, first, known, latest=True)
-        # a pass is paired with the last operation it uses, or with its first user: not with a value that all rounds use
+        # Pair a pass with the last operation that it uses, or with its first user, not with a value that all rounds use.
         following = max(
             _with_entry(passes, uses, using, begins[layer_used]),
             _paired(passes, users, first, known, latest=False)[0],
@@ -490,10 +498,10 @@ def _follow(log: Log, first: list[int], doubtful: Passes, known: set[int]) -> No
 def _paired(
     passes: list[int], beside: defaultdict[int, list[int]], first: list[int], known: set[int], *, latest: bool
 ) -> tuple[list[int], int]:
-    """The largest set of passes that each pair with a different pass of one other layer, and that layer."""
+    """The largest set of passes that pair one to one with passes of another layer in `known`, and the number of that layer."""
     pairs: defaultdict[int, dict[int, int]] = defaultdict(dict)
     for number in passes:
-        for other in sorted(beside[number], reverse=not latest):  # the last one is kept
+        for other in sorted(beside[number], reverse=not latest):  # later items overwrite earlier ones
             if other in known:
                 pairs[first[other]][number] = other
     fitting = [(list(pair), layer) for layer, pair in pairs.items() if 1 < len(pair) == len(set(pair.values()))]
@@ -501,9 +509,9 @@ def _paired(
 
 
 def _with_entry(passes: list[int], uses: defaultdict[int, list[int]], paired: list[int], begins: set[int]) -> list[int]:
-    """The passes that use the value of the round before, and the pass of the first round, which uses the initial value.
+    """`paired`, the passes that use the previous round's value, plus the pass of the first round, which uses the initial value.
 
-    `while x.sum() < 30: x = x + 1`: the first `sum` uses what the loop begins with, and every other one what an `add` made.
+    `while x.sum() < 30: x = x + 1`: the first `sum` uses the initial `x`, and every later `sum` the result of an `add`.
     """
     others = [number for number in passes if number not in paired]
     is_entry = len(others) == 1 and bool(paired) and others[0] < min(paired)
@@ -511,7 +519,7 @@ def _with_entry(passes: list[int], uses: defaultdict[int, list[int]], paired: li
 
 
 def _beginnings(log: Log, first: list[int], known: set[int]) -> defaultdict[int, set[int]]:
-    """By layer whose value a loop carries: the initial values, which are used in its place in the first round."""
+    """Maps each layer whose value a loop carries to the initial values that the first round uses instead."""
     rounds: defaultdict[int, list[int]] = defaultdict(list)
     for number in sorted(known):
         rounds[first[number]].append(number)
@@ -527,7 +535,7 @@ def _beginnings(log: Log, first: list[int], known: set[int]) -> defaultdict[int,
 def _neighbours(
     log: Log, first: list[int], doubtful: Passes
 ) -> tuple[defaultdict[int, list[int]], defaultdict[int, list[int]]]:
-    """By pass of these layers: the operations that it uses, and those that use it."""
+    """For each pass of these layers: the operations that it uses, and the operations that use it."""
     uses: defaultdict[int, list[int]] = defaultdict(list)
     users: defaultdict[int, list[int]] = defaultdict(list)
     for number, layer in enumerate(first):
@@ -542,7 +550,7 @@ def _neighbours(
     return uses, users
 
 
-# Joins the rounds of a loop that were told apart only by the layers that ran before the loop.
+# Joins rounds of a loop that were separated only because of layers that ran before the loop.
 #
 # An example:
 #
@@ -550,20 +558,20 @@ def _neighbours(
 #     for _ in range(3):
 #         h = torch.sigmoid(h + y) * z
 #
-# The first `add` is downstream of `f`, all others are downstream of `g`, because their `h` is. But `g` ran before the
-# loop, so this does not tell the rounds apart: the `add`s are one layer of three passes.
+# The first `add` is downstream of `f`; the later ones are downstream of `g`, because their `h` is. But `g` ran before the
+# loop, so the difference says nothing about rounds: the `add`s are one layer of three passes.
 #
-# In `map(heads, (self.q(x), self.k(x)))` both layers ran before the first reshape, too. So operations at one place
-# are only joined if each argument was made by the same layer in every round; or, in the first round, by any layer,
-# and in all others by one layer that runs in every round: here `h`, which `zeros_like` made in the first round and
-# `mul` in the others.
+# In `map(heads, (self.q(x), self.k(x)))`, too, both layers ran before the first reshape. So operations at one place
+# are joined only if each argument was made by the same layer in every round; or, in the first round, by any layer,
+# and in all later rounds by one layer that runs in every round: here `h`, which `zeros_like` made in the first round and
+# `mul` in the later ones.
 
 
 def join_rounds(log: Log, first: list[int], nearest: list[int], places: Iterable[Mapping[int, int]]) -> set[int]:
-    """Join layers, and return those that others were joined to.
+    """Join layers that are rounds of one loop. Returns the layers that absorbed others.
 
-    `first` has, by operation, the first one of its layer, and is changed; `nearest` the parameter-using operation that it is
-    downstream of; `places` the layers that ran at each place.
+    `first` maps each operation to the first operation of its layer; it is changed in place. `nearest` maps each operation to
+    the parameter-using operation that it is downstream of. `places` has the layers that ran at each place.
     """
     candidates = _apart_before(first, nearest, places)
     if not candidates:
@@ -574,7 +582,7 @@ def join_rounds(log: Log, first: list[int], nearest: list[int], places: Iterable
 
 
 def _apart_before(first: list[int], nearest: list[int], places: Iterable[Mapping[int, int]]) -> dict[int, list[int]]:
-    """By layer: the others at its place that are downstream of layers which ran before it did."""
+    """Maps a layer to the later layers at the same place whose upstream layers ran before it."""
     at_one_place = [sorted({first[layer] for layer in here.values()}) for here in places if len(here) > 1]
     passes = _passes_of(first, {layer for layers in at_one_place if len(layers) > 1 for layer in layers})
     found: dict[int, list[int]] = {}
@@ -592,7 +600,7 @@ def _apart_before(first: list[int], nearest: list[int], places: Iterable[Mapping
 
 
 def _passes_of(first: list[int], layers: Iterable[int]) -> Passes:
-    """The operations of these layers."""
+    """The operations of each of these layers."""
     found: Passes = {layer: [] for layer in layers}
     for number, layer in enumerate(first):
         if layer in found:
@@ -601,7 +609,7 @@ def _passes_of(first: list[int], layers: Iterable[int]) -> Passes:
 
 
 class _Joined:
-    """Joins all candidates, then splits those whose rounds differ, until nothing changes."""
+    """Joins all candidates, then splits those whose rounds have different arguments, until nothing changes."""
 
     def __init__(self, log: Log, first: list[int], candidates: dict[int, list[int]]) -> None:
         self._log = log
@@ -611,7 +619,7 @@ class _Joined:
         self.passes = _passes_of(self.first, candidates)
         self._count = Counter(self.first)
         self._used = {n: used_by(log, n) for numbers in self.passes.values() for n in numbers}
-        users: defaultdict[int, set[int]] = defaultdict(set)  # by candidate: those that use it
+        users: defaultdict[int, set[int]] = defaultdict(set)  # candidate: the candidates that use it
         for number, used in self._used.items():
             for one in used:
                 if one >= 0 and self.first[one] in self.passes:
@@ -639,7 +647,7 @@ class _Joined:
         return all(self._is_equal(values, enters, head) for values in zip(*used, strict=True))
 
     def _is_equal(self, values: tuple[int, ...], enters: list[bool], head: int) -> bool:
-        """Whether one argument was made by the same layer in all rounds, except in first rounds of a loop."""
+        """True if one argument was made by the same layer in all rounds, except in first rounds of a loop."""
         made = [origin_of(self._log, self.first, value) for value in values]
         if len(set(made)) == 1:
             return True
@@ -650,7 +658,7 @@ class _Joined:
         return carried > head and self._count[self.first[carried]] > 1
 
 
-# Which operations are the same layer: the same computational step across repeated execution.
+# Groups operations into layers. A layer is one step of the computation; its passes are the operations that repeat the step.
 #
 # An example. In a model with the modules `fc`, `head` and one `act = nn.ReLU()`,
 #
@@ -662,32 +670,31 @@ class _Joined:
 # two `relu`s ran at the same place in the program, downstream of that one layer: one layer of two passes. `head` has
 # other parameters, so its `linear` is another layer, and so is the last `relu`, which ran at another place. That all
 # three ran in one module does not matter: a module without parameters is treated as a function called where the
-# module was called (places.py).
+# module was called (see `Places`).
 #
-# The rules, in this order, for operations of the same function whose owners are the module of the same address:
+# Operations of the same function, owned by modules of the same address, are one layer by the first of these rules that applies:
 #
-# 1. what used the same parameters, also where something was written over them in between; or what stood in for a
-# module's    parameters in its only operation (`torch.func.functional_call`); but different parts of a parameter
-# (`p[:1]`, `p[1:]`) that    were taken at different places are different layers; 2. what ran at the same place in the
-# program, downstream of the same parameter-using layer; or whose parents are in the    same layers, where those are
-# repeated themselves.
+# 1. they used the same parameters, even if the parameters were overwritten in between; or each is the only operation of the
+#    module and used other tensors in place of its parameters (`torch.func.functional_call`). But different parts of a
+#    parameter (`p[:1]`, `p[1:]`) taken at different places are different layers;
+# 2. they ran at the same place in the program, downstream of the same parameter-using layer; or their parents are passes of
+#    the same layers.
 #
-# A tensor is downstream of the parameter-using operation that ran last among its ancestors. A first iteration joins
-# the rest, when the rest is one layer, if it is how a loop is entered and not the first of several rounds over
-# different blocks: see `_enters`. What ran at one place in the same round, as `map` over three tensors does, is
-# several layers: see rounds.py. All this is linear in the number of operations.
+# A tensor is downstream of the parameter-using operation that ran last among its ancestors. The first round of a loop, whose
+# values come from before the loop, is joined to the later rounds if those are one layer: see `_enters`. Operations at one
+# place in the same round, as `map` over three tensors makes them, are separate layers: see `separate`.
 
 _MADE = (Origin.OPERATION, Origin.OPAQUE, Origin.ALIAS)
 
 
 def nothing_repeats(log: Log) -> bool:
-    """A quick check: whether every operation is certainly a layer of its own.
+    """Quick check: True if every operation is certainly a layer of its own.
 
-    It is, if no module was called twice, nothing ran twice at one place, and no parameter was overwritten or used twice by one
-    function.
+    That is so if no module was called twice, no two calls ran at one place, and no parameter was overwritten or used twice by
+    one function.
     """
     if log.python_reads or any(call.call > 1 for call in log.modules):
-        return False  # the condition of a while loop is compiled twice; a second look tells that it is one place
+        return False  # Python compiles the condition of a while loop twice; only `Places` knows that both are one place
     if any(details.mutated and _overwrites_parameter(log, number) for number, details in log.details.items()):
         return False
     several = sum(1 for number, details in log.details.items() if 0 <= details.call < number)
@@ -695,7 +702,7 @@ def nothing_repeats(log: Log) -> bool:
     if len(set(places)) != len(places) - several:
         return False
     if any(module.is_made_running for module in log.registered.values()):
-        return False  # `nn.ReLU()(x)` in a loop is a module of its own each time
+        return False  # `nn.ReLU()(x)` in a loop is a new module each time
     states = [parent for row in log.rows for parent in row[PARENTS:] if parent < 0]
     if len(set(states)) == len(states):
         return True
@@ -712,23 +719,23 @@ def _overwrites_parameter(log: Log, number: int) -> bool:
 
 
 class Recurrence:
-    """Groups the operations of a log. Can be extended while the log grows."""
+    """Groups the operations of a log into layers. Can be extended while the log grows."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self.first: list[int] = []  # by operation: the first operation of its layer; -1 for one that is not shown
-        self._nearest: list[int] = []  # by operation: the parameter-using operation it is downstream of, or itself; -1: none
-        self._layers: dict[tuple[Any, ...], int] = {}  # what makes operations the same layer -> the first of them
+        self.first: list[int] = []  # operation -> the first operation of its layer; -1 for an orphan
+        self._nearest: list[int] = []  # operation -> the parameter-using operation it is downstream of, or itself; -1: none
+        self._layers: dict[tuple[Any, ...], int] = {}  # key of a layer that uses parameters -> its first operation
         self._places: dict[tuple[Any, ...], dict[int, int]] = {}  # place -> its layers, by the layer they are downstream of
-        self._behind: dict[int, int] = {}  # operations that overwrote a parameter -> that parameter
-        self._by_parents: dict[tuple[Any, ...], list[int]] = {}  # the layers of their parents -> the layers of operations
-        self._uses: dict[tuple[Any, ...], int] = {}  # how many operations of one function used the same tensors
+        self._behind: dict[int, int] = {}  # operation that overwrote a parameter -> that parameter
+        self._by_parents: dict[tuple[Any, ...], list[int]] = {}  # owner, function and layers of the parents -> layers
+        self._uses: dict[tuple[Any, ...], int] = {}  # function and the tensors used -> number of operations so far
         self._stand_ins: dict[tuple[Any, ...], int] = {}  # layers that used tensors in place of parameters not used so far
-        self._parts: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # parts of parameters, and places where some were taken
+        self._parts: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # part of a parameter, or place that took a part -> layer key
         self._where = Places(log)
 
     def extend(self, connected: bytearray | None = None) -> None:
-        """Take in the operations that are new in the log; of a complete log only those that are connected."""
+        """Process operations that the log has gained. With `connected` (a complete log), orphans get no layer."""
         log, first, nearest = self._log, self.first, self._nearest
         rows, details, layers = log.rows, log.details, self._layers
         kinds = [function.type if function.origin in _MADE else None for function in log.functions]
@@ -783,10 +790,10 @@ class Recurrence:
             first.append(layer)
 
     def _use_of_parameters(self, number: int, what: tuple[Any, ...], parameters: list[int]) -> tuple[Any, ...]:
-        """The key that is equal for operations of one layer, of those that used parameters."""
+        """For an operation that used parameters: a key that is equal for operations of one layer."""
         function = self._log.function_of(number)
         used = (*what, *parameters)
-        if function.origin is Origin.OPAQUE:  # several with the same parents are results of one stretch that was not seen
+        if function.origin is Origin.OPAQUE:  # several with the same parents are results of one stretch of unwatched code
             use = (used, self._log.rows[number][PARENTS:])
             turn = self._uses[use] = self._uses.get(use, -1) + 1
             return (*used, turn)
@@ -795,7 +802,7 @@ class Recurrence:
         return used
 
     def _part_of_parameter(self, number: int, used: tuple[Any, ...]) -> tuple[Any, ...]:
-        """`p[:1]` and `p[1:]` are different layers, unless they ran at one place, as in a loop over the rows of `p`."""
+        """Layer key for a view of a parameter: `p[:1]` and `p[1:]` differ, unless they ran at one place (a loop over rows)."""
         row = self._log.rows[number]
         part = (*used, "part", repr((row[TEMPLATE], row[NAMES])))
         chain = self._where.chains[row[MODULE]] if row[MODULE] >= 0 else 0
@@ -809,7 +816,7 @@ class Recurrence:
         return layer
 
     def _replaces_parameters(self, number: int, owner: ModuleCall, counts: CallCounts) -> bool:
-        """Whether an operation is the only one in a module with parameters, and used other tensors in their place.
+        """True if an operation is the only one in a module with parameters, and used other tensors in place of them.
 
         With `torch.func.functional_call` and cached parametrizations, a module's forward uses tensors that are not its inputs.
         """
@@ -834,7 +841,7 @@ class Recurrence:
         parents = self._log.rows[number][PARENTS:]
         layers = tuple([self.first[parent] if parent >= 0 else parent for parent in parents])
         what = place[:-2]
-        # Where several operations of one function use the same tensors, the n-th is paired with the n-th of an earlier pass.
+        # If several operations of one function use the same tensors, the n-th matches the n-th of an earlier round.
         use = (*what, parents)
         turn = self._uses.get(use, 0)
         self._uses[use] = turn + 1
@@ -851,7 +858,7 @@ class Recurrence:
         return known
 
     def settle(self) -> None:
-        """The log is complete: join first iterations of loops to the rest, and separate operations that ran side by side."""
+        """Called for a complete log: join first rounds of loops to later rounds, separate operations that ran side by side."""
         self._join_first_rounds()
         joined = join_rounds(self._log, self.first, self._nearest, self._places.values())
         separate(self._log, self.first, self._nearest, joined.union(self._layers.values()))
@@ -870,9 +877,9 @@ class Recurrence:
                 self.first[number] = layer
 
     def _enters(self, first: int, rest: int, address: str | None) -> bool:
-        """Whether `first` is the first round of a loop and `rest` the others, not rounds over different blocks.
+        """True if `first` is the first round of a loop and `rest` the later rounds, not a loop over different blocks.
 
-        The first round of a loop comes from another place than the others; a loop over blocks calls all of them from one place.
+        In the first round the value comes from another place than in later rounds; a loop over blocks calls all from one place.
         """
         before, again = self._nearest[first], self._nearest[rest]
         is_repeated = self._passes[self.first[again]] > 1
@@ -884,7 +891,7 @@ class Recurrence:
 
     @cached_property
     def _run_from(self) -> defaultdict[tuple[str | None, int], set[str | int]]:
-        """By address of a module and place in it: the modules with parameters and the layers using some that ran there."""
+        """By module address and site in it: the modules with parameters, and the parameter-using layers, that ran there."""
         found: defaultdict[tuple[str | None, int], set[str | int]] = defaultdict(set)
         where, owners = self._where, self._where.owners
         for call in self._log.modules:
@@ -902,6 +909,6 @@ class Recurrence:
         return Counter(self.first)
 
     def _called_from(self, number: int, address: str | None) -> int:
-        """The place in the module at `address` that an operation ran for, however deep inside; -1 when it ran outside."""
+        """The site in the module at `address` that led, directly or through inner calls, to an operation; else -1."""
         row = self._log.rows[number]
         return self._where.within(address, row[SITE], self._log.modules[row[MODULE]] if row[MODULE] >= 0 else None)

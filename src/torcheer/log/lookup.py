@@ -1,4 +1,7 @@
-"""The names in one recording, with which keys are matched."""
+"""Finds operations by key in one log. `Lookup` implements `history[…]`, `numbers_that_fit` implements `history.filter(…)`.
+
+An unknown key raises `LayerNotFound` with the nearest names; a key with several meanings raises `AmbiguousKey`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from .records import FUNCTION, ClassNames, Log, ModuleCall, is_kind_of
 
 
 class IndexNames:
-    """The labels, addresses and types of a recording. See `torcheer.log.keys.Names`."""
+    """Implements `torcheer.log.keys.Names`, against which keys are matched, for one index."""
 
     def __init__(self, index: Index) -> None:
         self._table: LayerTable = index.table
@@ -37,7 +40,7 @@ class IndexNames:
         self.first_addresses: Mapping[str, str] = index.first_addresses
 
     def without_tensors(self) -> IndexNames:
-        """The same names without a reference to any tensor, for objects that live longer than the history."""
+        """A copy that refers to no tensor, for objects that live longer than the history."""
         light = copy.copy(self)
         light.__dict__["classes"] = self.classes
         light._registered = {}
@@ -130,24 +133,24 @@ class IndexNames:
 
 
 def layer_type_of(function: Callable[..., Any]) -> str:
-    """The layer type of a torch function's operations; `operator.truediv` is what `/` is."""
+    """The layer type of a torch function's operations. `operator.truediv` counts as `/`, and so on."""
     name = getattr(function, "__name__", "")
     if getattr(operator, name, None) is function:
         function = getattr(Tensor, f"__{name.strip('_')}__", function)
     return facts(function).type
 
 
-# `history[key]`: the layer or operation that a text or position means, or the list of those that another key means.
+# `history[key]`: a text or a position means one layer or operation; any other key means a list of them.
 
-_SHOWN = 12  # of the layers a key fits, in an error
+_SHOWN = 12  # at most this many layers are listed in an error
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A layer, or one operation of it."""
+    """A layer, or one of its operations."""
 
     layer: LayerEntry
-    number: int | None = None  # of the operation, where the key names one
+    number: int | None = None  # the operation's number; None for the whole layer
 
 
 class Lookup:
@@ -159,11 +162,11 @@ class Lookup:
         self._table = index.table
 
     def meaning(self, key: Any) -> Meaning:
-        """The operations a key means, as everywhere but in `history[…]`."""
+        """The operations that a key means. `history[…]` uses `find_any` instead, which also accepts parts of names."""
         return parse_key(key).meaning(self.names)
 
     def find(self, key: Any) -> Found:
-        """The one layer or operation a key means."""
+        """The one layer or operation that a key means. Raises `AmbiguousKey` if there are several."""
         parsed = _parsed(key)
         meaning = self._meaning(parsed)
         if meaning.is_plural and len(meaning.matches) != 1:
@@ -171,7 +174,7 @@ class Lookup:
         return self._one(parsed, meaning)
 
     def find_any(self, key: Any) -> Found | list[Found]:
-        """The one layer a text or a position means; for every other kind of key a list."""
+        """The one layer or operation that a text or a position means; a list for every other kind of key."""
         parsed = _parsed(key)
         if isinstance(parsed, Several):
             return list(dict.fromkeys(found for one in parsed.keys for found in self._all(self._meaning(one))))
@@ -200,7 +203,7 @@ class Lookup:
         raise AmbiguousKey(self._several(key, meaning))
 
     def _all(self, meaning: Meaning) -> list[Found]:
-        """The layers of which all passes are meant, and single operations of the other layers."""
+        """Whole layers if all their passes are meant, else single operations."""
         found: list[Found] = []
         for layer, numbers in self._table.by_layer(meaning.numbers).items():
             is_whole = len(numbers) == len(layer.passes)
@@ -208,7 +211,7 @@ class Lookup:
         return found
 
     def _refuse_clash(self, key: Text, layers: list[LayerEntry]) -> None:
-        """Raise where a module's address is also the short label of another layer: either may be meant."""
+        """Raise if a module's address is also the short label of another layer, because either may be meant."""
         short = key.short_label(self.names)
         other = self._table.layer_of(short[0]) if short else None
         if other is not None and layers != [other]:
@@ -233,7 +236,7 @@ class Lookup:
         return f"{key} fits {len(layers)} layers: {self._list(layers)}. Use one of these labels."
 
     def _part(self, text: str) -> Meaning | None:
-        """The meaning of an unambiguous part of a label or of a module address; None where no layer fits."""
+        """The meaning of a text that is part of a label or of a module address. None if no layer fits; raises if several do."""
         names = self.names
         fitting = [layer for layer in self._table.layers if text and text in self._table.label(layer)]
         if not fitting and text:
@@ -262,7 +265,7 @@ class Lookup:
         return found
 
     def keys_of_layer(self, layer: LayerEntry) -> list[int | str]:
-        """The keys that find this layer, all its passes together."""
+        """The keys that find this layer with all its passes."""
         if len(layer.passes) == 1:
             return self.keys_of(layer.passes[0])
         found: list[int | str] = [layer.number - len(self._table), layer.number, self._table.label(layer)]
@@ -273,7 +276,7 @@ class Lookup:
         return found
 
     def _finds(self, name: str, numbers: Sequence[int]) -> bool:
-        """Whether a name means exactly these operations, unambiguously."""
+        """True if a name means exactly these operations."""
         try:
             found = self._one(Text(name), Text(name).meaning(self.names))
         except LayerNotFound:
@@ -290,12 +293,12 @@ def _parsed(key: Any) -> Key:
 
 # `history.filter(…)`: the operations that fit a key, a type, a module and a function of an operation.
 
-_LayerType = str | type | Callable[..., object]  # its name, a class of modules, a torch function
+_LayerType = str | type | Callable[..., object]  # the name of a layer type, a module class, or a torch function
 LayerTypes = _LayerType | Iterable[_LayerType]
 
 
 def numbers_that_fit(lookup: Lookup, key: AnyKey | None, type_: LayerTypes | None, module: AnyKey | None) -> list[int]:
-    """The numbers of the operations that fit all of these that are not None, in execution order."""
+    """The numbers of the operations that fit every criterion that is not None, in execution order."""
     index, names = lookup.index, lookup.names
     numbers = sorted(lookup.meaning(key).numbers) if key is not None else index.operations
     if type_ is not None:
@@ -318,7 +321,7 @@ def check_where(where: Any) -> None:
 
 
 def _of_type(given: Any, lookup: Lookup) -> set[int]:
-    """The operations of a layer type or a torch function, or that modules of a class returned; or those of a list of these."""
+    """The operations of a layer type or torch function, or returned by modules of a class. A list means any of its items."""
     if isinstance(given, type):
         names = lookup.names
         calls = [call for address, cls in names.classes.items() if is_kind_of(cls, given) for call in names.calls(address)]
@@ -347,7 +350,7 @@ def _of_name(name: str, lookup: Lookup) -> set[int]:
 
 
 def _or_hint(numbers: set[int], what: str, names: IndexNames) -> set[int]:
-    """The numbers. Raises if there are none because the operations ran inside a fused call; the error says which."""
+    """`numbers`. Raises if it is empty and a hint explains why, such as a fused call; the error has the hint."""
     if not numbers and (hint := names.hint(what)):
         raise LayerNotFound(f"no operation is a {what}.{hint}")
     return numbers

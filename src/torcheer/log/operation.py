@@ -1,8 +1,8 @@
-"""Every fact about one operation that follows from the log: labels, tensor, gradient, call, neighbours, modules.
+"""Declares every fact about one operation that can be read from the log: labels, tensor, gradient, call, neighbours, modules.
 
-A fact is declared once, as a property of `OperationFacts`: its name, type, sentence, and how it is read from the log. `shown`
-says where the fact is shown besides. `Layer` (where all passes agree), the columns of `to_pandas` and `to_csv`, the rows of
-`print(operation)` and of the page's panel, and docs/attributes.md follow from the declaration.
+Each fact is declared once, as a property of `OperationFacts`: its name, type, docstring, and how it is read from the log. The
+decorator `shown` adds columns and rows. These are generated from the declarations: the attributes of `Layer` (if all passes
+agree), the columns of `to_pandas` and `to_csv`, the rows of `print(operation)` and of the page's panel, and docs/attributes.md.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _Read = TypeVar("_Read", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What is declared of one fact: its name, type and sentence, and where it is shown."""
+    """The declaration of one fact: its name, type and first sentence, and where it is shown."""
 
     name: str
     type: str
     sentence: str
-    column: str | None = None  # in tables: `to_pandas`, `to_csv`
-    cell: Callable[[Any], Any] | None = None  # the value in that column, where it is not the fact itself
-    row: str | None = None  # the title of a row in the printed text and in the page's panel, where the fact is not None
+    column: str | None = None  # name of its column in `to_pandas` and `to_csv`
+    cell: Callable[[Any], Any] | None = None  # converts the fact to the value in that column
+    row: str | None = None  # title of its row in the printed text and in the page's panel; no row if the fact is None
 
 
 def shown(
     *, column: str | None = None, cell: Callable[[Any], Any] | None = None, row: str | None = None
 ) -> Callable[[_Read], _Read]:
-    """Declare where a fact is shown; to be put below `@property`."""
+    """Decorator, to be put below `@property`: declare where a fact is shown."""
 
     def declare(read: _Read) -> _Read:
         read.shown = {"column": column, "cell": cell, "row": row}  # type: ignore[attr-defined]  # functions take attributes
@@ -58,7 +58,7 @@ def shown(
 
 
 def facts_of(cls: type) -> list[Fact]:
-    """The facts that a class and its bases declare, in the order of declaration; of a fact with two names both."""
+    """The facts that a class and its bases declare, in the order of declaration. A fact with two names is listed twice."""
     found: dict[str, Fact] = {}
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():
@@ -81,7 +81,7 @@ def _text_or_none(value: object) -> str | None:
 
 
 class OperationFacts:
-    """One operation of a log, by its number. `torcheer.history.Operation` adds what leads to other objects."""
+    """One operation of a log, by its number. `torcheer.history.Operation` adds attributes that return other objects."""
 
     __slots__ = ("_index", "_number")
 
@@ -114,12 +114,12 @@ class OperationFacts:
     @property
     @shown(column="label")
     def label(self) -> str:
-        """The label of this operation: its layer's, and the pass when there are several."""
+        """The label of this operation: the label of its layer, with the pass number if the layer has several passes."""
         return self._index.label(self._number)
 
     @property
     def layer_label_w_pass(self) -> str:
-        """The label with its pass, always: `conv2d_3_7:1`."""
+        """The label, always with the pass number: `conv2d_3_7:1`."""
         return f"{self.layer_label}:{self.pass_num}"
 
     @property
@@ -151,7 +151,7 @@ class OperationFacts:
 
     @property
     def num_passes(self) -> int:
-        """How often the layer ran."""
+        """How many times the layer ran."""
         return len(self._index.layer(self._number).passes)
 
     @property
@@ -163,7 +163,7 @@ class OperationFacts:
 
     @property
     def tensor_contents(self) -> Any:
-        """The tensor this operation yielded (or what `activation_postfunc` made of it)."""
+        """The tensor that this operation computed (or the result of `activation_postfunc`)."""
         record = self._record
         if record.value is UNSAVED:
             raise ActivationNotSaved(
@@ -214,7 +214,7 @@ class OperationFacts:
     @property
     @shown(column="saved")
     def has_saved_activations(self) -> bool:
-        """Whether the tensor was kept."""
+        """True if the tensor was kept."""
         return self._record.is_saved
 
     # The call ---------------------------------------------------------------------------------------------------
@@ -232,34 +232,34 @@ class OperationFacts:
 
     @property
     def started(self) -> float | None:
-        """When the function was called, in seconds on `time.perf_counter`; None where nothing was called."""
+        """When the function was called, in seconds on `time.perf_counter`; None if no function was called."""
         return self._record.started / 1e9 if self._record.started else None
 
     @property
     @shown(column="seconds")
     def func_time_elapsed(self) -> float | None:
-        """Seconds the function took; None where it ran in code that cannot be watched."""
+        """Seconds that the function took; None for code that cannot be watched."""
         return self._record.elapsed / 1e9 if self._record.is_timed else None
 
     @property
     @shown(column="gradfunc")
     def gradfunc(self) -> str | None:
-        """The name of the autograd node, when gradients were being followed."""
+        """The name of the tensor's autograd node (`grad_fn`); None if autograd recorded no node."""
         return self._record.gradfunc
 
     @property
     def creation_args(self) -> tuple[Any, ...]:
         """The positional arguments of the call, with the tensors as they were.
 
-        Parameters belong to the model: if one was changed since, this raises `ParameterChanged`. Writes that torch does not
-        count, such as those of fused optimizers or through `.data`, are found by comparing elements: all those of a tensor of
-        up to 4 KiB, a sample of a larger one. A write through `.data` to other elements than those is not found.
+        Parameters belong to the model: if a parameter was changed since, this raises `ParameterChanged`. Writes that torch does
+        not count, such as those of fused optimizers or through `.data`, are found by comparing elements: all elements of a
+        tensor up to 4 KiB, a sample of a larger tensor. A write through `.data` to elements outside the sample is not found.
         """
         return self._arguments()[0]
 
     @property
     def creation_kwargs(self) -> dict[str, Any]:
-        """The named arguments of the call, with the tensors as they were."""
+        """The keyword arguments of the call, with the tensors as they were."""
         return self._arguments()[1]
 
     def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -287,29 +287,29 @@ class OperationFacts:
     @property
     @shown(column="in_place")
     def is_inplace(self) -> bool:
-        """Whether the function wrote its result into one of its arguments."""
+        """True if the function wrote its result into one of its arguments."""
         return self._record.overwritten is not None
 
     @property
     def changed_by(self) -> str | None:
-        """The change in words, where `intervene` or a replay with `changes` replaced the value; else None."""
+        """A description of the change, if `intervene` or a replay with `changes` replaced the value; else None."""
         return self._record.details.changed or None
 
     @property
     @shown(row="Autocast")
     def autocast(self) -> str | None:
-        """What autocast was set to as the operation ran: `bfloat16 on cpu`; None where autocast was off."""
+        """The dtype and device of autocast when the operation ran: `bfloat16 on cpu`; None if autocast was off."""
         types = self._record.details.autocast
         return ", ".join(f"{str(dtype).removeprefix('torch.')} on {device}" for device, dtype in types) or None
 
     @property
     def output_path(self) -> str:
-        """Where in the result of the function this tensor was: `[0]` of a call that returned a tuple."""
+        """The position of this tensor in the function's result: `[0]` for the first item of a tuple."""
         return format_path(self._record.details.output_path)
 
     @property
     def composite(self) -> str | None:
-        """The function around this operation that was opened, such as `multi_head_attention_forward`."""
+        """The torch function that called this operation, if its inside was recorded, such as `multi_head_attention_forward`."""
         composite = self._record.details.composite
         return composite.name if composite is not None else None
 
@@ -326,31 +326,31 @@ class OperationFacts:
     @property
     @shown(column="parents")
     def parent_layers(self) -> list[str]:
-        """The labels of the operations this one used."""
+        """The labels of the operations whose tensors this operation used."""
         return self._labels(self._index.parents(self._number))
 
     @property
     @shown(column="children")
     def child_layers(self) -> list[str]:
-        """The labels of the operations that used this one."""
+        """The labels of the operations that used this operation's tensor."""
         return self._labels(self._index.children.get(self._number, []))
 
     @property
     def sibling_layers(self) -> list[str]:
-        """The labels of the other operations that share a parent with this one."""
+        """The labels of the other operations that share a parent with this operation."""
         found = [c for p in self._index.parents(self._number) for c in self._index.children[p] if c != self._number]
         return self._labels(sorted(set(found)))
 
     @property
     def same_call_layers(self) -> list[str]:
-        """The labels of all tensors the same call returned, this one included."""
+        """The labels of all tensors that the same call returned, including this tensor."""
         call, operations = self._record.call, self._index.log.operations
         made = takewhile(lambda number: operations[number].call == call, range(call, len(operations)))
         return self._labels([number for number in made if self._index.table.shows(number)])
 
     @property
     def parent_arg_positions(self) -> dict[str, str]:
-        """Which argument each parent came through: `{'args[0]': 'relu_1_2'}`; nested positions are spelled out."""
+        """Maps each argument position to the parent passed there: `{'args[0]': 'relu_1_2'}`; nested positions in full."""
         record = self._record
         found: dict[str, str] = {}
         for path, reference in zip(slot_paths(record.args, record.kwargs), record.parents, strict=False):
@@ -363,12 +363,12 @@ class OperationFacts:
     @property
     @shown(column="params", cell=_names)
     def parent_params(self) -> list[Param]:
-        """The parameters this operation used, with names, shapes and sizes."""
+        """The parameters that this operation used, with names, shapes and sizes."""
         return [param for param in self._states() if not param.is_buffer]
 
     @property
     def parent_buffers(self) -> list[Param]:
-        """The buffers this operation used."""
+        """The buffers that this operation used."""
         return [param for param in self._states() if param.is_buffer]
 
     def _states(self) -> list[Param]:
@@ -379,12 +379,12 @@ class OperationFacts:
     @property
     @shown(column="num_params")
     def num_params(self) -> int:
-        """How many parameter values this operation used."""
+        """How many parameter elements this operation used."""
         return sum(param.numel for param in self.parent_params)
 
     @property
     def parent_params_fsize(self) -> int:
-        """The bytes of the parameters this operation used."""
+        """The size in bytes of the parameters that this operation used."""
         return sum(param.fsize for param in self.parent_params)
 
     # Modules ----------------------------------------------------------------------------------------------------
@@ -396,29 +396,29 @@ class OperationFacts:
     @property
     @shown(column="module")
     def containing_module(self) -> str | None:
-        """The address of the innermost module this ran in; None in the model's own forward."""
+        """The address of the innermost module that this operation ran in; None in the model's own forward."""
         around = self._around()
         return around[-1].address if around else None
 
     @property
     def containing_modules(self) -> list[str]:
-        """The modules this ran in, outermost first, each with its call: `features:1`."""
+        """The modules that this operation ran in, outermost first, each with its call number: `features:1`."""
         return [f"{call.address}:{call.call}" for call in self._around()]
 
     @property
     def modules_entered(self) -> list[str]:
-        """The module calls this tensor was an input of."""
+        """The module calls that received this tensor as an input."""
         return [f"{c.address}:{c.call}" for c in self._index.entries.get(self._number, ()) if c.address]
 
     @property
     @shown(column="modules_exited")
     def modules_exited(self) -> list[str]:
-        """The module calls this tensor was an output of, innermost first."""
+        """The module calls that returned this tensor, innermost first."""
         return [f"{c.address}:{c.call}" for c in self._index.exits.get(self._number, ()) if c.address]
 
     @property
     def bottom_level_module(self) -> str | None:
-        """The module call that ran this operation and no other, and returned it."""
+        """The address of a module whose call ran only this operation and returned its tensor; None if there is none."""
         for call in self._index.exits.get(self._number, ()):
             if call.address and self._index.call_counts.is_alone(self._number, call):
                 return call.address
@@ -426,39 +426,39 @@ class OperationFacts:
 
     @property
     def is_bottom_level_module_output(self) -> bool:
-        """Whether a module ran this operation and no other, and returned it."""
+        """True if a module call ran only this operation and returned its tensor."""
         return self.bottom_level_module is not None
 
-    # Where it stands --------------------------------------------------------------------------------------------
+    # Position in the graph --------------------------------------------------------------------------------------
 
     @property
     def origin(self) -> str:
-        """How the tensor came to be: `input`, `operation`, `opaque`, `alias`, `source` or `output`."""
+        """How the tensor was created: `input`, `operation`, `opaque`, `alias`, `source` or `output`."""
         return self._record.origin.value
 
     @property
     def is_input_layer(self) -> bool:
-        """Whether the tensor was given to the model."""
+        """True if the tensor was passed to the model."""
         return self._record.origin is Origin.INPUT
 
     @property
     def is_output_layer(self) -> bool:
-        """Whether the model returned the tensor."""
+        """True if the model returned the tensor."""
         return self._record.origin is Origin.OUTPUT
 
     @property
     def has_input_ancestor(self) -> bool:
-        """Whether the tensor was computed from an input."""
+        """True if the tensor was computed from an input."""
         return bool(self._index.from_input[self._number])
 
     @property
     def is_output_ancestor(self) -> bool:
-        """Whether an output was computed from the tensor."""
+        """True if an output was computed from the tensor."""
         return bool(self._index.to_output[self._number])
 
     @property
     def initialized_inside_model(self) -> bool:
-        """Whether the model made the tensor from no other tensor."""
+        """True if the tensor is no input and was computed from no other operation's tensor, such as `torch.zeros(3)`."""
         return not self.is_input_layer and not self._record.dependencies
 
     @property
@@ -483,7 +483,7 @@ class OperationFacts:
 
     @property
     def io_role(self) -> str:
-        """Where an input was given, what a source is called, or where an output was returned."""
+        """An input's position in the model's arguments, an output's position in the result, or a source's name."""
         log = self._index.log
         if self.is_input_layer:
             paths = log.input_paths.get(self._number, [])
@@ -495,14 +495,14 @@ class OperationFacts:
     @property
     @shown(column="source", cell=_text_or_none)
     def source(self) -> SourceLine | None:
-        """The line of the program (not of torch) that this operation ran for."""
+        """The line of the program, outside torch, that called this operation."""
         return source_of(self._record.site, self._record.module)
 
     # The gradient -------------------------------------------------------------------------------------------------
 
     @property
     def _made_by(self) -> int:
-        """The operation that made the tensor, which an output only hands on."""
+        """The operation that computed the tensor: for an output, its parent."""
         return self._record.parents[0] if self.is_output_layer else self._number
 
     @property
@@ -538,7 +538,7 @@ class OperationFacts:
 
     @property
     def grad_nonfinite(self) -> int | None:
-        """How many values of the gradient are not finite; None where there is no gradient, or one without values."""
+        """How many elements of the gradient are not finite; None if there is no gradient or its values cannot be read."""
         gradient = self.grad_contents
         if gradient is None or not computes(gradient):
             return None
@@ -558,7 +558,7 @@ class OperationFacts:
 
     @property
     def grad(self) -> Tensor | None:
-        """`grad_contents`; raises where the gradient was not asked for, or no backward pass ran."""
+        """`grad_contents`; raises if the gradient was not requested, or no backward pass ran."""
         backward = self._index.log.backward
         if backward is None:
             raise GradientNotSaved(
@@ -581,7 +581,7 @@ class OperationFacts:
 
     @property
     def inputs(self) -> list[Tensor]:
-        """The tensors among the arguments of the call, in order, parameters included."""
+        """The tensors among the arguments of the call, including parameters, in order."""
         return [self._argument(slot) for slot in range(len(self._record.parents))]
 
 
@@ -591,12 +591,12 @@ def index_of(one: OperationFacts) -> Index:
 
 
 def parents_of(one: OperationFacts) -> list[OperationFacts]:
-    """The operations that an operation used."""
+    """The operations whose tensors an operation used."""
     return [OperationFacts(one._index, number) for number in one._index.parents(one.number)]
 
 
 def children_of(one: OperationFacts) -> list[OperationFacts]:
-    """The operations that used an operation."""
+    """The operations that used an operation's tensor."""
     return [OperationFacts(one._index, number) for number in one._index.children.get(one.number, ())]
 
 
@@ -604,7 +604,7 @@ _ROWS = [fact for fact in facts_of(OperationFacts) if fact.row is not None]
 
 
 def rows_of(one: OperationFacts) -> list[tuple[Fact, Any]]:
-    """The facts that are shown as rows of their own, with their values, where there is a value."""
+    """The facts with a row of their own and their values, without facts that are None."""
     found = [(fact, getattr(one, fact.name)) for fact in _ROWS]
     return [(fact, value) for fact, value in found if value is not None]
 

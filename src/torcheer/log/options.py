@@ -1,4 +1,4 @@
-"""What a user asks of a log: which values to keep, where, and how layers are named. Named and typed once, checked once."""
+"""Declares and checks the options of `log_forward_pass`: which values to keep, on which device, how to name layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORDS = ("all", "none", "modules")
 
 
 def parse_layers_to_save(wanted: LayersToSave, option: str = "layers_to_save") -> str | Key:
-    """`layers_to_save`, or an option that takes the same, as `'all'`, `'none'`, `'modules'`, or a key."""
+    """Normalize `layers_to_save`, or another option of the same form, to `'all'`, `'none'`, `'modules'` or a key."""
     if wanted is None:
         return "none"
     if isinstance(wanted, str) and wanted.lower() in _WORDS:
@@ -38,7 +38,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class LogOptions(TypedDict, total=False):
-    """The options as named arguments; `log_forward_pass` says what each of them does."""
+    """The options as keyword arguments. `log_forward_pass` documents each."""
 
     layers_to_save: LayersToSave
     output_device: torch.device | str | None
@@ -90,18 +90,18 @@ def _check_device(device: Any) -> None:
 
 
 def read_options(given: LogOptions, call: str, *others: str) -> Options:
-    """The options that were given to `call`, whose own arguments are `others`."""
+    """Make `Options` from the keyword arguments `given` to `call`. `others` are the arguments of `call` that are no options."""
     check_log_options(given, call, *others)
     return Options(**given)
 
 
 def check_log_options(given: LogOptions, call: str, *others: str) -> None:
-    """Raise if a name that was given to `call` is neither an option nor one of its own arguments."""
+    """Raise if a keyword argument given to `call` is neither an option nor in `others`, its further arguments."""
     check_names(given, [*others, *(field.name for field in fields(Options))], f"{call} takes")
 
 
 def shows_options(function: _Function) -> _Function:
-    """Give a function that takes `**options` a signature that names them, for `help` and notebooks."""
+    """Decorator: name each option in the signature of a function with `**options`, for `help` and notebooks."""
     signature = inspect.signature(function)
     own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     named = [

@@ -1,4 +1,4 @@
-"""What a user holds of a parameter or buffer."""
+"""`Param`, a parameter or buffer as users see it, and functions that make it from an index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .records import AbsentTensor, RegisteredModule, is_parameter
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A parameter or buffer: its name, and facts that need no reading of its values."""
+    """A parameter or buffer: its name, shape, dtype and size, without its values."""
 
     name: str
     shape: tuple[int, ...]
@@ -26,7 +26,7 @@ class Param:
     is_trainable: bool
     is_buffer: bool
     other_names: tuple[str, ...] = ()
-    is_uninitialized: bool = False  # of a lazy module that did not run: the shape is not known yet, and (0,) stands for it
+    is_uninitialized: bool = False  # True for a lazy module that did not run: the shape is unknown, `shape` is (0,)
 
     @property
     def numel(self) -> int:
@@ -39,12 +39,12 @@ class Param:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the model has it under several names."""
+        """True if the model has it under several names."""
         return bool(self.other_names)
 
 
 def describe_param(index: Index, name: str, tensor: Tensor) -> Param:
-    """The parameter or buffer `tensor`, known first as `name`."""
+    """Describe a parameter or buffer whose first name is `name`."""
     with DisableTorchFunction():
         others = tuple(other for other in index.state_names.get(id(tensor), ()) if other != name)
         is_buffer = not is_parameter(tensor)
@@ -71,7 +71,7 @@ def _named(index: Index, module: RegisteredModule, states: Mapping[str, Tensor |
 
 
 def not_counted(params: Iterable[Param], counted: set[str]) -> list[Param]:
-    """Those of `params` that are not in `counted` under any of their names; they are added to it."""
+    """The `params` with no name in `counted`. Adds their names to `counted`."""
     new = []
     for param in params:
         names = {param.name, *param.other_names}

@@ -1,4 +1,11 @@
-"""Records that are made from columns when they are asked for."""
+"""The records that capture writes, and `Log`, which holds them.
+
+In this order: `ModuleCall` and `RegisteredModule`; `States`, the parameters and buffers that operations read; `BackwardLog`,
+the backward passes with their nodes and gradients; `OperationRecord`, `PythonReadRecord` and `Failure`; and `Log` itself.
+
+A log stores operations in columns (`rows`, `values`, `versions`, `details`). An `OperationRecord` is a view of one row, made on
+access. Labels, layers and children are not stored here: `labels.py`, `layers.py` and `index.py` derive them from a log.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +33,7 @@ Record = TypeVar("Record")
 
 
 class Views(Sequence[Record]):
-    """A sequence of records, each of which is a view of its place in some columns."""
+    """A sequence over columns of data. A record is a view of one place in the columns, made on access."""
 
     __slots__ = ()
 
@@ -47,7 +54,7 @@ class Views(Sequence[Record]):
         return (self._view(place) for place in range(len(self)))
 
 
-# What capture writes down of modules: those that the model registers, and their calls.
+# Modules: those that the model registers, and their calls.
 
 
 @dataclass(slots=True, eq=False)
@@ -62,12 +69,13 @@ class ModuleCall:
     site: Site | None
     training: bool
     first: int
-    args: tuple[Any, ...] = ()  # an outline of all arguments, the named ones last
+    args: tuple[Any, ...] = ()  # an outline (see templates.py) of all arguments, keyword arguments last
+    # `names` are the names of the keyword arguments; `inputs` and `outputs` the numbers of the tensors given and returned
     names: tuple[str, ...] = ()
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
     end: int = -1
-    exit: int = 0  # which exit of the recording this call's was, from 1; 0 while it runs
+    exit: int = 0  # calls are numbered from 1 in the order in which they end; 0 while the call runs
     started: int = 0
     elapsed: int = 0
 
@@ -82,13 +90,13 @@ class ModuleCall:
 
     @property
     def is_nested(self) -> bool:
-        """Whether it runs inside another call of the same module."""
+        """True if this call runs inside another call of the same module."""
         return any(outer.address == self.address for outer in self.stack()[:-1])
 
 
 @dataclass(frozen=True, slots=True)
 class ClassNames:
-    """The class of a module of a saved history: its qualified name, and those of the classes it is derived from."""
+    """Stands for a module's class in a saved history: the qualified names of the class and of its base classes."""
 
     names: tuple[str, ...]
 
@@ -104,7 +112,7 @@ class ClassNames:
 
 
 def is_kind_of(known: type | ClassNames, wanted: type) -> bool:
-    """Whether modules of a class are of another one; those of a saved history are compared by name."""
+    """True if class `known` is `wanted` or a subclass of it. Classes of a saved history are compared by name."""
     if isinstance(known, ClassNames):
         return f"{wanted.__module__}.{wanted.__qualname__}" in known.names
     return issubclass(known, wanted)
@@ -122,24 +130,27 @@ class RegisteredModule:
     cls: type | ClassNames
     other_addresses: tuple[str, ...] = ()
     calls: int = 0
-    is_made_running: bool = False  # a root that was met when it was called, as in `nn.ReLU()(x)`; its address is made up
+    # True for a module that no model registers and that was found when it was called, as in `nn.ReLU()(x)`. Capture invents
+    # its address.
+    is_made_running: bool = False
 
     def full_name(self, name: str) -> str:
-        """The name that a parameter or buffer of this module has in the model: `features.0.weight`."""
+        """The name of this module's parameter or buffer `name` in the whole model: `features.0.weight`."""
         return f"{self.address}.{name}" if self.address else name
 
 
-# The parameters and buffers that operations read. They are held by reference, so they may change after the recording.
+# Parameters and buffers that operations read. They are the model's own tensors, so they may change after the recording.
 
 _is_near: Final[Callable[[torch.Tensor], bool]] = attrgetter("is_cpu")
-_BESIDE: Final = 8  # how many others of its kind are asked whether they were changed, where one is not watched as a whole
+_BESIDE: Final = 8  # how many tensors of the same kind `may_be_changed` checks for a tensor of which only a sample is compared
 
 
 @dataclass(slots=True, eq=False)
 class AbsentTensor:
-    """A parameter or buffer of a saved history whose values are not in the file: what can be told without reading it.
+    """Stands for a parameter or buffer of a saved history whose values are not in the file.
 
-    It has the attributes of a tensor that tell shape, type and place. `States.bind` puts the tensor in its place.
+    It has a tensor's attributes for shape, dtype and device. If the history is loaded with `model=`, the model's tensor
+    replaces it.
     """
 
     shape: tuple[int, ...]
@@ -149,8 +160,8 @@ class AbsentTensor:
     requires_grad: bool
     is_parameter: bool
     layout: torch.layout = torch.strided
-    fingerprint: str = ""  # of the values it had (store/log_parts.py); empty where these were gone
-    is_uninitialized: bool = False  # of a lazy module that did not run
+    fingerprint: str = ""  # hash of its values (store/log_parts.py); empty if the values were gone when the history was saved
+    is_uninitialized: bool = False  # True for a parameter of a lazy module that did not run
 
     @property
     def is_nested(self) -> bool:
@@ -164,12 +175,12 @@ class AbsentTensor:
 
 
 def is_parameter(tensor: Any) -> bool:
-    """Whether it is a parameter, not a buffer; also of one that is absent."""
+    """True for a parameter, False for a buffer. Also accepts an `AbsentTensor`."""
     return bool(tensor.is_parameter) if type(tensor) is AbsentTensor else isinstance(tensor, Parameter)
 
 
 class StateRecord:
-    """A parameter or buffer that an operation read. Held by reference: its value belongs to the model."""
+    """A parameter or buffer that an operation read. `tensor` is the model's own tensor, not a copy."""
 
     __slots__ = ("_states", "number", "tensor")
 
@@ -180,28 +191,28 @@ class StateRecord:
 
     @property
     def before(self) -> torch.Tensor | None:
-        """Its earlier value, if the recording overwrote it and did not restore it."""
+        """The value before the recording, if the recording overwrote the tensor and did not restore it; else None."""
         return self._states.before.get(self.number)
 
     @property
     def is_changed(self) -> bool:
-        """Whether it certainly differs from what the operations read: it was written to, or given other memory, since then."""
+        """True if the value certainly differs from the value that operations read: it was written to, or has other memory."""
         return self.before is None and self._states.is_changed(-1 - self.number)
 
     @property
     def may_be_changed(self) -> bool:
-        """Whether it may differ: only a sample of it is compared, and others were changed without torch counting it."""
+        """True if the value may differ: only a sample of it is compared, and similar tensors changed unnoticed by torch."""
         return self.before is None and self._states.may_be_changed(-1 - self.number)
 
     @property
     def value(self) -> torch.Tensor:
-        """The value that the operations read. Must not be asked for if it is absent."""
+        """The value that the operations read; an `AbsentTensor` if `is_absent`."""
         before = self.before
         return self.tensor if before is None else before
 
     @property
     def is_absent(self) -> bool:
-        """Whether its values are not there: the history was saved without them, and no model is bound."""
+        """True if the values are unknown: the history was saved without them and loaded without a model."""
         value: Any = self.value
         return type(value) is AbsentTensor
 
@@ -211,14 +222,14 @@ class StateRecord:
 
 
 class States(Views[StateRecord]):
-    """The parameters and buffers that operations read, in the order they were met."""
+    """The parameters and buffers that operations read, in the order of first use."""
 
     __slots__ = ("_marks", "before", "tensors")
 
     def __init__(self) -> None:
         self.tensors: list[Any] = []  # tensors; in a saved history also `AbsentTensor`s
-        self.before: dict[int, torch.Tensor] = {}  # by (negative) number, where the recording overwrote one for good
-        self._marks: Marks | None = None  # marks that show whether one changed since the recording ended
+        self.before: dict[int, torch.Tensor] = {}  # (negative) number: earlier value, if the recording overwrote it for good
+        self._marks: Marks | None = None  # versions and samples at the end of the recording, to detect later changes
 
     def __len__(self) -> int:
         return len(self.tensors)
@@ -227,19 +238,20 @@ class States(Views[StateRecord]):
         return StateRecord(self, place)
 
     def mark(self) -> None:
-        """The recording is over: notice changes from now on."""
+        """Called when the recording ends: remember versions and samples, so that later changes can be detected."""
         is_near = all(map(_is_near, self.tensors))
         sampled = () if is_near else {place for kind in self._kinds().values() for place in _spread(kind)}
         self._marks = Marks(self.tensors, sampled)
 
     def is_changed(self, place: int) -> bool:
-        """Whether torch counted a write since the recording, the memory is another, or a sample of the elements is."""
+        """True if, since the recording, torch counted a write, or the memory or a sample of the elements is different."""
         return self._marks is not None and bool(self._changes(self._marks, [place])[0])
 
     def may_be_changed(self, place: int) -> bool:
-        """Whether one may have changed outside of the compared sample, as others of its kind did.
+        """True if elements outside the compared sample may have changed, because tensors of the same kind did.
 
-        A fused optimizer changes all parameters that it was given, but of an embedding only the rows that were used.
+        A fused optimizer changes all its parameters without a counted write; in an embedding it changes only the rows that
+        were used, which the sample may miss.
         """
         marks = self._marks
         if marks is None or marks.is_whole(place):
@@ -252,7 +264,7 @@ class States(Views[StateRecord]):
         return "uncounted" in self._changes(marks, beside)
 
     def _changes(self, before: Marks, places: list[int]) -> list[str]:
-        """How each of these changed: `"counted"` by torch, `"uncounted"`, or not at all."""
+        """How the state at each place changed: `"counted"` by torch, `"uncounted"`, or `""` for no change."""
         now = Marks([self.tensors[place] for place in places], range(len(places)))
         found = []
         for its_place, place in enumerate(places):
@@ -262,7 +274,7 @@ class States(Views[StateRecord]):
         return found
 
     def _kinds(self) -> dict[str, list[int]]:
-        """The places of trainable parameters, of frozen ones and of buffers."""
+        """The places of `"trainable"` parameters, `"frozen"` parameters and `"buffer"`s."""
         found: dict[str, list[int]] = {}
         for place, tensor in enumerate(self.tensors):
             found.setdefault(_kind(tensor), []).append(place)
@@ -281,11 +293,11 @@ def _kind(tensor: torch.Tensor) -> str:
 
 
 def _spread(places: list[int]) -> list[int]:
-    """A few of these, from the first to the last."""
+    """At most `_BESIDE` of these places, evenly spaced."""
     return places[:: -(-len(places) // _BESIDE)]
 
 
-# What capture writes down of backward passes: the nodes that ran, and the gradients.
+# Backward passes: the autograd nodes that ran, and the gradients.
 
 Shapes = tuple[tuple[int, ...] | None, ...]
 
@@ -294,32 +306,32 @@ Shapes = tuple[tuple[int, ...] | None, ...]
 class NodeRecord:
     """One autograd node that ran.
 
-    Its role: it made an operation's tensor (`result`), belongs to an operation's inside (`inside`), was made by the backward
-    of an operation (`derivative`), adds up the gradient of a parameter or an input (`accumulation`), or belongs to
-    nothing that was recorded (`other`).
+    Its role is one of: `result`, the `grad_fn` of an operation's tensor; `inside`, another node that the operation created;
+    `derivative`, a node that an operation's backward created; `accumulation`, it accumulates the gradient of a parameter
+    or an input; `other`, it belongs to no recorded operation.
     """
 
     name: str
     role: str
     operation: int  # negative for a parameter; -1 with the role `other`: no operation
     started: int
-    given: Shapes  # of the gradients of what it made
-    made: Shapes  # of the gradients of what it was made from
+    given: Shapes  # shapes of the gradients that the node received
+    made: Shapes  # shapes of the gradients that the node computed
     _span: int = 0
-    inner: tuple[NodeRecord, ...] = ()  # what ran inside it, in a backward pass of its own
-    node: int = -1  # the same for all runs of one node
-    onward: tuple[int, ...] = ()  # the nodes its gradients go to, as autograd's `next_functions` has them
-    tensors: tuple[int, ...] = ()  # the operations whose tensors it made: more than one where a call returned its argument
+    inner: tuple[NodeRecord, ...] = ()  # nodes that ran inside this node, in a nested backward pass
+    node: int = -1  # the node's number: the same in every run of one node
+    onward: tuple[int, ...] = ()  # numbers of the nodes that receive its gradients, as in autograd's `next_functions`
+    tensors: tuple[int, ...] = ()  # operations whose tensors have this `grad_fn`: several if a call returned its argument
     is_device_time: bool = False
-    _events: tuple[Any, Any] | None = None  # of the device, until the time is asked for
+    _events: tuple[Any, Any] | None = None  # CUDA events before and after the node, until `span` reads them
 
     def time_by(self, before: Any, after: Any) -> None:
-        """Take its time from two events of the device, which may not have happened yet."""
+        """Measure the time between two device events, which may not have happened yet."""
         self.is_device_time, self._events = True, (before, after)
 
     @property
     def span(self) -> int:
-        """Nanoseconds from its begin to its end. Waits for the device, if that is not done yet."""
+        """Nanoseconds from begin to end. Waits for the device if it has not finished."""
         if self._events is not None:
             before, after = self._events
             after.synchronize()
@@ -328,36 +340,38 @@ class NodeRecord:
 
     @property
     def elapsed(self) -> int:
-        """Nanoseconds of the node itself."""
+        """Nanoseconds of the node itself, without nodes that ran inside it."""
         return max(0, self.span - sum(one.span for one in self.inner)) if self.inner else self.span
 
 
 @dataclass(slots=True, eq=False)
 class BackwardRecord:
-    """One backward pass: the nodes that ran, and the gradients, by operation or (negative) by parameter."""
+    """One backward pass: the nodes that ran, and the gradients by operation number (parameters: negative)."""
 
-    task: int  # torch's number of it
+    task: int  # torch's number of the graph task
     nodes: list[NodeRecord] = field(default_factory=list)
     gradients: dict[int, Tensor] = field(default_factory=dict)
-    summed: dict[int, Tensor] = field(default_factory=dict)  # where torch was asked for them, from the nodes that used them
-    accumulated: set[int] = field(default_factory=set)  # leaves whose own node ran
-    scale: Tensor | None = None  # what the loss was multiplied by, by a gradient scaler
+    summed: dict[int, Tensor] = field(
+        default_factory=dict
+    )  # inputs of `torch.autograd.grad`: sums over the nodes that used them
+    accumulated: set[int] = field(default_factory=set)  # leaves whose accumulation node ran
+    scale: Tensor | None = None  # the factor by which a gradient scaler multiplied the loss
     is_complete: bool = False
-    inner: set[int] = field(default_factory=set)  # torch's numbers of passes that a node of this one ran
+    inner: set[int] = field(default_factory=set)  # torch's numbers of the backward passes that ran inside nodes of this pass
 
     def gradient(self, number: int) -> Tensor | None:
-        """The gradient of an operation's tensor, or of a parameter."""
+        """The gradient of an operation's tensor or of a parameter; None if it was not kept or its memory was freed."""
         found = self.gradients.get(number)
         gradient = found if found is not None else self.summed.get(number)
         return gradient if gradient is not None and has_memory(gradient) else None
 
     def let_go(self) -> None:
-        """Copy gradients whose memory is used elsewhere and may be overwritten. Kept gradients are aliases until then."""
+        """Copy each kept gradient that shares memory with outside tensors. Until this call, kept gradients are aliases."""
         kept = [(found, number) for found in (self.gradients, self.summed) for number in found]
         memory = {id(tensor): _memory(tensor) for found, number in kept for tensor in (found[number],)}
         own = Counter(memory.values())
         alone = torch.empty(0, device="cpu")
-        besides = _uses(_memory(alone)) - 1  # looking at memory may count as a use of it
+        besides = _uses(_memory(alone)) - 1  # counting the uses of memory may itself count as a use
         for found, number in kept:
             address = memory[id(found[number])]
             if not has_memory(found[number]):
@@ -367,12 +381,12 @@ class BackwardRecord:
 
 
 def _uses(address: int | None) -> int:
-    """How many tensors use this memory, ours and others."""
+    """How many tensors use this memory, kept gradients included."""
     return storage_use_count(address) if address is not None else 0
 
 
 def _memory(tensor: Tensor) -> int | None:
-    """What torch knows the memory of a tensor by; None where it is not one piece."""
+    """The address of the tensor's storage; None if the tensor has no single storage (sparse tensors)."""
     try:
         return address_of(tensor.untyped_storage())
     except RuntimeError:
@@ -380,17 +394,17 @@ def _memory(tensor: Tensor) -> int | None:
 
 
 class BackwardLog:
-    """The backward passes of a recording. Hooks hold it weakly."""
+    """The backward passes of a recording. Autograd hooks refer to it weakly."""
 
     def __init__(self) -> None:
-        self.scale: Tensor | None = None  # of the pass that is about to begin
-        self.on_device = False  # whether nodes that work on a device are timed there
-        self.running: dict[int, Any] = {}  # by thread: the node that runs now, if it may run a backward pass itself
-        self.pinned: list[Any] = []  # nodes that are kept alive here, and their hooks with them
+        self.scale: Tensor | None = None  # the gradient scaler's factor for the next pass
+        self.on_device = False  # True: nodes that run on an accelerator are timed by device events
+        self.running: dict[int, Any] = {}  # thread id: the node that runs now, if it may run a nested backward pass
+        self.pinned: list[Any] = []  # autograd nodes kept alive here, so that their hooks live on
         self.latest: BackwardRecord | None = None
-        self.left_behind: Any = None  # what the forward pass changed and was undone; backward passes of it need that
-        self.begins_outside = False  # whether the backward pass that runs begins at a parameter or an input
-        self.is_copy = False  # no hook adds further passes to it
+        self.left_behind: Any = None  # state at the end of the forward pass, which backward needs (`LeftBehind`)
+        self.begins_outside = False  # True if the running backward pass begins at a parameter or an input
+        self.is_copy = False  # True for a copy, to which no hook adds passes
         self._begun: list[BackwardRecord] = []
         self.wanted: set[int] | None = None  # the operations whose gradients are kept; None: all
 
@@ -400,7 +414,7 @@ class BackwardLog:
         return [one for one in self._begun if one.nodes]
 
     def wants(self, number: int) -> bool:
-        """Whether to keep the gradient of an operation; those of parameters always are."""
+        """True if the gradient of this operation is kept. Gradients of parameters (negative numbers) are always kept."""
         return self.wanted is None or number < 0 or number in self.wanted
 
     def only(self, numbers: set[int]) -> None:
@@ -412,7 +426,7 @@ class BackwardLog:
                     del gradients[number]
 
     def clear(self) -> None:
-        """Let go of every gradient."""
+        """Release every gradient."""
         for one in self._begun:
             one.gradients.clear()
             one.summed.clear()
@@ -434,35 +448,31 @@ class BackwardLog:
 
     @classmethod
     def of(cls, passes: list[BackwardRecord], wanted: set[int] | None) -> BackwardLog:
-        """The passes of a saved history, to which no hook adds."""
+        """The log of a saved history's passes. No hook adds to it."""
         new = cls()
         new._begun, new.wanted = passes, wanted
         return new
 
     def known(self, task: int) -> BackwardRecord | None:
-        """The pass with torch's number `task`, or the one inside which that pass runs."""
+        """The pass with torch's number `task`, or the pass around it if `task` runs inside a node."""
         for one in reversed(self._begun):
             if one.task == task or task in one.inner:
                 return one
         return None
 
     def begin(self, task: int) -> BackwardRecord:
-        """A new pass."""
+        """Add and return a new pass."""
         self.latest = BackwardRecord(task, scale=self.scale)
         self._begun.append(self.latest)
         return self.latest
 
 
-# What capture writes down: plain slotted records, without labels or graphs.
-#
-# One `OperationRecord` is one tensor that was made or given. Where a record refers to another tensor it does so by
-# number: `n >= 0` is `log.operations[n]`, `n < 0` is `log.states[-1 - n]` (a parameter or a buffer).
+# Operations. One `OperationRecord` is one tensor: made by a call, or given to the model. Records refer to tensors by number:
+# `n >= 0` is `log.operations[n]`, `n < 0` is `log.states[-1 - n]` (a parameter or a buffer).
 
-# Stands in an argument template where a tensor was. Compared by identity, so no argument can be mistaken for it; a
-# string, because tuples of strings and numbers are left alone by the garbage collector (a big log is all such tuples).
-UNSAVED: Final = Sign("<not saved>")  # stands where no activation was kept
-LOST: Final = -2  # the version of a kept tensor that unwatched code may have overwritten: it is not returned to users
-OVERWRITTEN: Final = -3  # the version of one that unwatched code did overwrite, as torch's count of writes told
+UNSAVED: Final = Sign("<not saved>")  # in `Log.values`: no activation was kept
+LOST: Final = -2  # in `Log.versions`: unwatched code may have overwritten the kept tensor, so it is never returned
+OVERWRITTEN: Final = -3  # in `Log.versions`: torch's version counter shows that unwatched code overwrote the kept tensor
 
 
 @dataclass(slots=True, eq=False)
@@ -476,7 +486,7 @@ class Composite:
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """An argument kept on its own, because the record it came from does not hold that value."""
+    """An argument's value, kept separately because the record of that tensor holds an older value."""
 
     value: Any
     version: int
@@ -484,11 +494,11 @@ class Held:
 
 @dataclass(slots=True, eq=False)
 class Details:
-    """Facts that few records have.
+    """Facts that few operations have, so that they are not in every row.
 
-    `also` names writes that reached an argument through another view of its memory; `mutated` are the argument slots the
-    call wrote to; `held` are arguments, by slot, that no record holds; `home` is, of an input in memory of a parameter or
-    buffer, the (negative) number of that, and the distance in elements.
+    `also`: operations that wrote to an argument's memory through another view. `mutated`: the argument slots that the call
+    wrote to. `held`: by slot, arguments whose value no record holds. `home`, for an input that is a view of a parameter or
+    buffer: the (negative) number of the parameter or buffer, and the offset in elements.
     """
 
     call: int = -1  # the first record of a call that made several tensors
@@ -499,24 +509,24 @@ class Details:
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
     held: dict[int, Held] | None = None
     home: tuple[int, int] | None = None
-    is_collective: bool = False  # a collective ran inside it, as DTensor makes them
+    is_collective: bool = False  # a collective ran inside the call, as DTensor operations do
     is_hooked: bool = False  # a gradient that backward hooks, which are not in the graph, may have changed
-    is_no_grad: bool = False  # wrote in place to what requires gradients, while gradients were off
-    is_foreign: bool = False  # in memory that torch did not allocate, as that of a NumPy array, where the program may read it
+    is_no_grad: bool = False  # with gradients off, wrote in place to a tensor that requires gradients
+    is_foreign: bool = False  # the tensor's memory is not torch's (a NumPy array's), and the program may read it
     is_through_unseen: bool = False  # a gradient that went backward through code that is not in the log
-    changed: str = ""  # the change that an intervention made here, in words
-    is_passing: bool = False  # a source that was made in the pass, by code that cannot be watched
-    is_transformed: bool = False  # ran inside a `torch.func` transform, on tensors that exist only there
+    changed: str = ""  # the change that an intervention made to this value, in words
+    is_passing: bool = False  # a source that was made during the pass, by code that cannot be watched
+    is_transformed: bool = False  # ran inside a `torch.func` transform, on tensors that exist only inside it
 
 
 _ORDINARY: Final = Details()
 
 
-# The part of an operation that never changes, in this order: the number of its function in `log.functions`, a template of
-# its arguments, the names of the last of them, the numbers of its module call and its site (-1: none), when it started and
-# how long it took in nanoseconds, the autograd node, what is known of the tensor (None: what the kept tensor says), and from
-# there on the parents. A plain tuple of plain values, because the garbage collector leaves those alone, and a log of a
-# million operations is mostly rows.
+# The part of an operation that never changes, in this order: the number of its function in `log.functions`; a template of
+# its arguments; the names of the keyword arguments, which come last in the template; the numbers of its module call and of its
+# site (-1: none); start and duration in nanoseconds; the name of the autograd node; shape, dtype and device (None: read them
+# from the kept tensor); then one number per parent. Rows are plain tuples of plain values because the garbage collector does
+# not track these, and a log of a million operations is mostly rows.
 Row = tuple[Any, ...]
 FUNCTION, TEMPLATE, NAMES, MODULE, SITE, STARTED, ELAPSED, NODE, FACTS, PARENTS = range(10)
 Facts = tuple[tuple[int, ...], torch.dtype, torch.device]  # shape, dtype, device
@@ -542,13 +552,13 @@ class OperationRecord:
 
     @property
     def template(self) -> tuple[Any, ...]:
-        """All arguments in order, the named ones last, with `TENSOR` where a tensor was."""
+        """All arguments in order, keyword arguments last, with `TENSOR` in place of each tensor."""
         template: tuple[Any, ...] = self._row[TEMPLATE]
         return template
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the last arguments of the template."""
+        """The names of the keyword arguments, which are the last items of the template."""
         names: tuple[str, ...] = self._row[NAMES]
         return names
 
@@ -586,7 +596,7 @@ class OperationRecord:
 
     @property
     def is_timed(self) -> bool:
-        """Whether it is known how long it took: not where it ran in code that cannot be watched."""
+        """True if the duration is known: False for code that cannot be watched."""
         return self.function.origin is not Origin.OPAQUE
 
     @property
@@ -621,12 +631,12 @@ class OperationRecord:
 
     @property
     def details(self) -> Details:
-        """Facts that few records have. Read-only: `Log.detail` gives details to write to."""
+        """Rare facts about the operation. Read-only: to write, use `Log.detail`."""
         return self.log.details.get(self.number, _ORDINARY)
 
     @property
     def overwritten(self) -> int | None:
-        """The slot of the argument that this tensor is, when the call wrote its result in place."""
+        """If the call wrote its result in place: the slot of the argument that became this tensor. Else None."""
         slots = self.details.mutated
         if not slots or self.function.writes_aside:
             return None
@@ -637,13 +647,13 @@ class OperationRecord:
 
     @property
     def call(self) -> int:
-        """The same for every tensor that one call made."""
+        """The number of the call's first record: equal for all tensors that one call made."""
         call = self.details.call
         return self.number if call < 0 else call
 
     @property
     def value(self) -> Any:
-        """What was kept of the tensor."""
+        """The kept tensor, the result of `activation_postfunc`, or `UNSAVED`."""
         return self.log.values[self.number]
 
     @property
@@ -652,7 +662,7 @@ class OperationRecord:
 
     @property
     def dependencies(self) -> tuple[int, ...]:
-        """The operations this one depends on: through arguments first, then through shared memory. May repeat."""
+        """The operations that this operation depends on: first through arguments, then through shared memory. May repeat."""
         return (*(n for n in self._row[PARENTS:] if n >= 0), *self.details.also)
 
 
@@ -677,10 +687,10 @@ class PythonReadRecord:
 
     function: TorchFunction
     parents: tuple[int, ...]
-    value: Any  # when it is a plain number or truth value
+    value: Any  # the number or truth value that Python got; None for other results
     module: ModuleCall | None
     site: Site | None
-    before: int  # the number of the operation that came next
+    before: int  # the number of the next operation
 
 
 @dataclass(slots=True, eq=False)
@@ -696,7 +706,7 @@ class Failure:
     before: int
 
     def in_words(self) -> str:
-        """Where the call raised: the operation, its module, the source line; and the error."""
+        """Text for errors: the operation that raised, its module and source line, and the error."""
         shapes = ", ".join(map(str, self.shapes)) or "none"
         address = self.module.address if self.module is not None else ""
         where = f"in module {address!r}" if address else "in the model's own forward"
@@ -716,31 +726,31 @@ class Log:
     details: dict[int, Details] = field(default_factory=dict)  # by operation, for those that have any
     functions: list[TorchFunction] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
-    codes: CodeTable = field(default_factory=CodeTable)  # what the numbers in sites mean
+    codes: CodeTable = field(default_factory=CodeTable)  # the code objects that the numbers in `sites` refer to
     states: States = field(default_factory=States)
     modules: list[ModuleCall] = field(default_factory=list)
     registered: dict[str, RegisteredModule] = field(default_factory=dict)
     python_reads: list[PythonReadRecord] = field(default_factory=list)
-    without_memory: set[int] = field(default_factory=set)  # tensors that had no memory when they were met
-    collectives: int = 0  # how many calls other processes took part in, seen or not
+    without_memory: set[int] = field(default_factory=set)  # operations whose tensor had no memory when it was recorded
+    collectives: int = 0  # number of calls with other processes (collectives), recorded or not
     notes: list[str] = field(default_factory=list)
-    hollow: set[int] = field(default_factory=set)  # new tensors without elements that nothing used as they were made
+    hollow: set[int] = field(default_factory=set)  # new tensors without elements that no operation used before they were filled
     source_names: dict[int, str] = field(default_factory=dict)
-    source_tensors: list[weakref.ref[torch.Tensor]] = field(default_factory=list)  # those that turned up unexplained
+    source_tensors: list[weakref.ref[torch.Tensor]] = field(default_factory=list)  # tensors of unknown origin
     input_paths: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
-    leaves: set[int] = field(default_factory=set)  # no operation made them, or they were set to require gradients
+    leaves: set[int] = field(default_factory=set)  # autograd leaves: no operation made them, or `requires_grad` was set on them
     failure: Failure | None = None
-    backward: BackwardLog | None = None  # where gradients are followed
+    backward: BackwardLog | None = None  # None if gradients are not recorded
     random_seed: int | None = None
     random_state: Any = None
-    random_states: dict[int, Any] = field(default_factory=dict)  # by operation that draws: the state, where something set it
-    is_recording: bool = False  # of a `with` block, which is given nothing and returns nothing
+    random_states: dict[int, Any] = field(default_factory=dict)  # operation that draws: the generator's state, if code set it
+    is_recording: bool = False  # True for a `with` block, which has no arguments and no result
     is_complete: bool = False
     is_cleared: bool = False  # kept tensors were released by `clear_activations`
-    holds_tensors: bool = True  # what is kept are tensors as they were, not what a postfunc made of them
+    holds_tensors: bool = True  # True: kept values are the tensors themselves. False: results of `activation_postfunc`
     seconds: dict[str, float] = field(default_factory=dict)
-    first_passes: list[int] | None = None  # of a saved history, by operation: the first pass of its layer; -1 of an orphan
-    comes_again: bool = False  # a replay without changes gave every value that is kept
+    first_passes: list[int] | None = None  # saved histories only. By operation: first pass of its layer; orphans: -1
+    comes_again: bool = False  # a replay without changes reproduced every kept value
     _lost: set[int] | None = None
 
     @property
@@ -749,11 +759,11 @@ class Log:
         return OperationRecords(self)
 
     def function_of(self, number: int) -> TorchFunction:
-        """The function that an operation is a call of."""
+        """The function that an operation called."""
         return self.functions[self.rows[number][FUNCTION]]
 
     def draws(self) -> bool:
-        """Whether a call drew random numbers from a default generator."""
+        """True if a call drew random numbers from a default generator."""
         asked = {number: function.draws for number, function in enumerate(self.functions) if function.draws is not None}
         for row in self.rows if asked else ():
             draws, arguments, names = asked.get(row[FUNCTION]), row[TEMPLATE], row[NAMES]
@@ -763,7 +773,7 @@ class Log:
         return False
 
     def root_of(self, address: str) -> RegisteredModule | None:
-        """The root that the module at an address is, or is inside of; None where there is no such root."""
+        """The root module that contains the module at this address (or is it); None if no root does."""
         while (known := self.registered.get(address)) is None or not known.is_root:
             if not address:
                 return None
@@ -771,7 +781,7 @@ class Log:
         return known
 
     def calls(self, length: int | None = None) -> Iterator[range]:
-        """The first `length` operations (all of them, if not said), those that one call made together."""
+        """The first `length` operations (default: all), grouped by call: one range for the tensors that one call made."""
         details, end = self.details, len(self.rows) if length is None else length
         first = 0
         while first < end:
@@ -790,17 +800,17 @@ class Log:
         return len(self.rows) - 1
 
     def detail(self, number: int) -> Details:
-        """The details of an operation, to be written to."""
+        """The details of an operation, for writing. Creates them if the operation has none."""
         return self.details.setdefault(number, Details())
 
     def forget(self, number: int) -> None:
-        """Let go of an operation's kept tensor and arguments."""
+        """Release an operation's kept tensor and arguments."""
         self._let_go(number, UNSAVED)
         if number in self.details:
             self.details[number].held = None
 
     def clear(self) -> None:
-        """Let go of every kept tensor and gradient."""
+        """Release every kept tensor and gradient."""
         for number in range(len(self.rows)):
             self.forget(number)
         if self.backward is not None:
@@ -815,7 +825,7 @@ class Log:
             module.buffers = {name: by_id.get(id(b), b) for name, b in module.buffers.items()}
 
     def is_lost(self, number: int) -> bool:
-        """Whether a kept tensor is gone: its memory was freed, or torch counted a write before which it was not copied."""
+        """True if a kept tensor's value is gone: its memory was freed, or it was overwritten before it was copied."""
         if is_freed(self.values[number]):
             return True
         if not self.is_complete:
@@ -825,7 +835,7 @@ class Log:
     def overwritten(self) -> set[int]:
         """The operations of a complete pass whose kept tensors were overwritten by unwatched code.
 
-        They are looked for once: when the pass is complete, nothing outside shares memory with what is kept.
+        Computed once: after the pass, no outside tensor shares memory with kept tensors.
         """
         if self._lost is None:
             pairs = enumerate(zip(self.values, self.versions, strict=True))
@@ -836,18 +846,18 @@ class Log:
         return self._lost
 
     def _is_untouched(self) -> bool:
-        """Whether all that is kept are tensors of their noted versions: a quick look that finds nothing in most logs."""
+        """Quick check that is True for most logs: all values are tensors whose version is the recorded version."""
         try:
             return list(map(write_count, self.values)) == self.versions
         except (AttributeError, RuntimeError):  # not a tensor, or one whose writes torch does not count
             return False
 
     def mark_freed(self, number: int) -> None:
-        """The memory of an operation's kept tensor is gone."""
+        """Record that the memory of an operation's kept tensor was freed."""
         self._let_go(number, FREED)
 
     def _let_go(self, number: int, instead: Any) -> None:
-        """Put something in the place of a kept tensor, whose shape, dtype and device stay known."""
+        """Replace a kept tensor by `instead`; its shape, dtype and device stay known."""
         row = self.rows[number]
         if row[FACTS] is None:
             self.rows[number] = (*row[:FACTS], self.operations[number].facts, *row[PARENTS:])
@@ -855,7 +865,7 @@ class Log:
 
 
 def was_overwritten(value: Any, version: int) -> bool:
-    """Whether a tensor has been written to since it had this version."""
+    """True if a tensor was written to since it had this version."""
     return version <= LOST or (version >= 0 and isinstance(value, torch.Tensor) and write_count(value) != version)
 
 

@@ -1,4 +1,7 @@
-"""One run of a model as the library reads it: the log, and the labels, the index and the lookup that follow from the log."""
+"""`LoggedRun`: the log of one run, with its options, and the index and the lookup derived from the log.
+
+Every folder between `log` and `history` takes a `LoggedRun`; `run_of(history)` gives it.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from .records import BackwardLog, Log
 
 
 class LoggedRun:
-    """A log with its options and its labels. The index is made when it is asked for, and again after the log has grown."""
+    """A log with its options. The index is made on access, and made again after the log has grown."""
 
-    # What a user holds of a run. `torcheer.history`, which stands above this package, sets the function that makes one.
+    # Makes the `ModelHistory` of a run. Set by `torcheer.history`, which this package cannot import.
     make_history: ClassVar[Callable[[LoggedRun], Any]]
 
     def __init__(self, log: Log, options: Options) -> None:
@@ -32,7 +35,7 @@ class LoggedRun:
         return cls(_empty_log(title, options), options)
 
     def begin_again(self) -> None:
-        """Forget what was logged: the model is run once more."""
+        """Replace the log by an empty log, because the model is run once more."""
         self._take(_empty_log(self.log.title, self.options))
 
     def _take(self, log: Log) -> None:
@@ -43,7 +46,7 @@ class LoggedRun:
 
     @property
     def index(self) -> Index:
-        """What follows from the log as it is now."""
+        """The index of the log as it is now."""
         index = self._index
         if index is None or not index.is_current:
             if self.log.is_complete:
@@ -57,7 +60,7 @@ class LoggedRun:
         return index
 
     def index_so_far(self) -> Index:
-        """An index for what is final as soon as an operation ran, so without labels."""
+        """An index without up-to-date labels, for facts that are final as soon as an operation ran."""
         return Index(self.log, self._growing)
 
     @property
@@ -69,12 +72,12 @@ class LoggedRun:
         return self._lookup
 
     def copy(self, memo: dict[int, Any] | None = None) -> LoggedRun:
-        """A second run with the same kept tensors; with copies of the kept tensors where there is a `memo` of `deepcopy`."""
+        """A second run that shares the kept tensors; with the `memo` of `deepcopy`, the kept tensors are copied."""
         log = twin_of_log(self.log) if memo is None else copy_of_log(self.log, memo)
         return LoggedRun(log, self.options)
 
     def shown_by(self, history: Any) -> None:
-        """Note the history that shows this run; `history` returns it while it is in use."""
+        """Remember, by a weak reference, the history of this run. `history` returns it while it exists."""
         self._shown_by = weakref.ref(history)
 
     @property
@@ -90,14 +93,14 @@ def _empty_log(title: str, options: Options) -> Log:
 
 
 class HoldsRun(Protocol):
-    """A `ModelHistory`, as the packages below `torcheer.history` know it."""
+    """The protocol of `ModelHistory` for folders that cannot import it: an object with a run."""
 
     @property
     def _run(self) -> LoggedRun: ...
 
 
 def run_of(history: HoldsRun, argument: str = "history") -> LoggedRun:
-    """The run that a history shows. `argument` is the name that the user knows it by, for errors."""
+    """The run of a history. `argument` is the name of the user's argument, for errors."""
     run = getattr(history, "_run", None)
     if not isinstance(run, LoggedRun):
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Templates of arguments: nested values with `TENSOR` in place of every tensor, and how they are filled again."""
+"""Makes templates of arguments, nested values with `TENSOR` in place of every tensor, and fills them with tensors again."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from torch.nn import Parameter
 from .._torch.containers import LATER, MOST_REPEATS, PLAIN, Other, Path, find, is_tensor, rebuilt
 from .._torch.sentinels import TENSOR, Sign
 
-_FLAT = PLAIN | {Tensor, Parameter, slice, type(...)}  # what most arguments hold: they are read without looking further
+_FLAT = PLAIN | {Tensor, Parameter, slice, type(...)}  # types of most arguments; they contain nothing nested
 _NESTING = frozenset({tuple, list, dict})
 _FEW = 1_000
-_MUTABLE = (np.ndarray, bytearray, array)  # numbers that are an argument's value and may change later
+_MUTABLE = (np.ndarray, bytearray, array)  # arrays of numbers, which are copied because they may change later
 _SIMPLE: tuple[Any, ...] = (*PLAIN, torch.layout, torch.memory_format, range, type, Enum)
 
 
 def template(value: Any, see: Callable[[Tensor], object]) -> Any:
-    """`value` with every tensor replaced by `TENSOR`, each shown to `see` in order. Containers are copied."""
+    """A copy of `value` with every tensor replaced by `TENSOR`. Calls `see` with each tensor, in order."""
     made = _quick_template(value, see)
     return made if made is not LATER else _any_template(value, see, _own)
 
 
 def outline(value: Any, see: Callable[[Tensor], object]) -> Any:
-    """A template that keeps no object alive: `Other` stands for objects that are not containers."""
+    """A template that keeps no object alive: objects that are neither tensors, containers nor simple values become `Other`."""
     made = _quick_template(value, see)
     return made if made is not LATER else _any_template(value, see, _stand_in)
 
@@ -41,7 +41,7 @@ def _stand_in(item: Any) -> Any:
 
 
 def _any_template(value: Any, see: Callable[[Tensor], object], instead: Callable[[Any], Any]) -> Any:
-    """The template of any nesting, with `instead(item)` in place of what is neither a tensor nor a container."""
+    """The template of nested containers, with `instead(item)` in place of items that are neither tensors nor containers."""
 
     def change(item: Any) -> Any:
         if is_tensor(item):
@@ -53,9 +53,9 @@ def _any_template(value: Any, see: Callable[[Tensor], object], instead: Callable
 
 
 def _quick_template(value: Any, see: Callable[[Tensor], object]) -> Any:
-    """The template of what nearly all arguments are: lists, tuples and dictionaries at most two deep. Otherwise `LATER`.
+    """The template of lists, tuples and dictionaries nested at most two deep, as nearly all arguments are; else `LATER`.
 
-    This is on the hot path of capture, where `rebuilt` would take ten times as long.
+    On the hot path of capture: `rebuilt` would take ten times as long.
     """
     cls = type(value)
     if cls in PLAIN:
@@ -76,7 +76,7 @@ def _is_shallow(item: Any) -> bool:
 
 
 def _filled(value: Any, cls: type, see: Callable[[Tensor], object]) -> Any:
-    """A list, tuple or dict with TENSOR in the place of tensors, also in those inside it."""
+    """A copy of a list, tuple or dict with TENSOR in place of tensors, in nested containers too."""
     made: list[Any] = []
     for item in value.values() if cls is dict else value:
         cls_of_item = type(item)
@@ -109,14 +109,14 @@ def _is_slot(value: Any) -> bool:
 
 
 def _own(item: Any) -> Any:
-    """A copy of what is an argument's value and may change later: a generator, an array."""
+    """A copy of a generator or array, whose value may change later; any other item itself."""
     if type(item) is torch.Generator:
         return item.clone_state()
     return copy.copy(item) if issubclass(type(item), _MUTABLE) else item
 
 
 def fill(value: Any, tensors: Iterator[Any]) -> Any:
-    """A template with its `TENSOR`s replaced, in order, by what `tensors` yields."""
+    """A template with each `TENSOR` replaced by the next item of `tensors`."""
     cls = type(value)
     if value is TENSOR:
         return next(tensors)
@@ -134,7 +134,7 @@ def fill(value: Any, tensors: Iterator[Any]) -> Any:
 
 
 def _is_quickly_filled(item: Any) -> bool:
-    """Whether an argument is what nearly all are in templates: a plain value, a slice of plain values, or a list of these."""
+    """True for the usual items of a template: a plain value, a slice of plain values, or a list or tuple of plain values."""
     cls = type(item)
     if cls is slice:
         return all(type(bound) in PLAIN and bound is not TENSOR for bound in (item.start, item.stop, item.step))
@@ -151,7 +151,7 @@ def _filled_quickly(item: Any, tensors: Iterator[Any]) -> Any:
 
 
 def fill_call(whole: tuple[Any, ...], names: tuple[str, ...], tensors: Iterator[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The positional and the named arguments of a call, from the template of all of them and the names of the last."""
+    """Positional and keyword arguments of a call, from the template of all arguments and the names of the keyword arguments."""
     filled = fill(whole, tensors)
     count = len(filled) - len(names)
     return filled[:count], dict(zip(names, filled[count:], strict=True))

@@ -1,4 +1,4 @@
-"""Runs a history again from its inputs alone: to prove it, or to see what a change would do."""
+"""Runs the recorded calls of a history again: to validate the history (`validate`), or with changed values (`replay`)."""
 
 from .another_input import first_difference as first_difference
 from .intervention import ReplayInputs as ReplayInputs

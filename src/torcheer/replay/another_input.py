@@ -1,7 +1,7 @@
-"""Whether the recorded graph, run from another input, gives what the model gives for it.
+"""Checks that the recorded graph, run on another input, gives the same outputs as the model on that input.
 
-The user's own model runs for this, so it gets only integers that were in the logged inputs: an index out of range
-would end the process, or the CUDA context.
+The model runs too, so integers in the inputs stay as they are: an index out of range could end the process or the CUDA
+context. `first_difference` compares the graphs of two passes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _try(check: Check, run: LoggedRun, model: Callable[..., Any], arguments: Arg
 
 
 def why_not_run(run: LoggedRun) -> str | None:
-    """Why the model is not run again: other processes would have to run it at the same time."""
+    """The reason not to run the model again, if other processes would have to run it at the same time; else None."""
     count = run.log.collectives
     return f"{count} collective{'s' * (count != 1)} ran in this pass, in which other processes take part" if count > 0 else None
 
@@ -96,7 +96,7 @@ def _why_not_another(run: LoggedRun) -> str | None:
 
 
 def _changed_inputs(run: LoggedRun, arguments: Arguments) -> tuple[Arguments, dict[int, Tensor]]:
-    """The arguments with all inputs changed that may be changed, and the changed inputs by number."""
+    """The arguments with every changeable input changed, and the changed inputs by number."""
     mover = _Mover(run.log)
     records = [record for record in run.log.operations if record.origin is Origin.INPUT]
     sides = dict(zip(("args", "kwargs"), arguments, strict=True))
@@ -121,15 +121,15 @@ def _changed_inputs(run: LoggedRun, arguments: Arguments) -> tuple[Arguments, di
 
 
 def _holds(value: Any, replaced: dict[int, Tensor]) -> bool:
-    """Whether one of the tensors in a value is replaced."""
+    """True if `value` contains a tensor that is replaced."""
     return any(id(tensor) in replaced for tensor in tensors_of(value, into_objects=True))
 
 
 class _Mover:
     """Changes inputs.
 
-    Integers are left alone, and so is an input that the model makes integers of. Where an input goes into functions that are
-    not torch's own, which may use whole numbers among its values as indices, only the other values are changed.
+    Integer inputs stay as they are, and so do inputs that the model converts to integers. In an input of a function outside
+    torch, which may use whole numbers as indices, only values that are not whole numbers are changed.
     """
 
     def __init__(self, log: Log) -> None:
@@ -159,7 +159,7 @@ class _Mover:
         self._has_probabilities |= takes_probabilities(function.plain_name)
 
     def moved(self, number: int, tensor: Tensor) -> Tensor | None:
-        """The input with other values; None where it must stay as it is."""
+        """The input with other values; None if it must stay as it is."""
         mask = self._inputs[number]
         if self._converted & mask or not tensor.numel():
             return None
@@ -178,7 +178,7 @@ class _Mover:
 
 
 def _explain(check: Check, run: LoggedRun, model: Callable[..., Any], both: list[Arguments], what: str) -> None:
-    """Note a disagreement, unless the model runs other operations on the other input. Logs it with both inputs to tell."""
+    """Report a disagreement, unless the model runs different operations on the other input. Logs both passes to find out."""
     sources = sum(record.origin is Origin.SOURCE for record in run.log.operations)
     if sources:
         check.skipped = f"{sources} values were computed in code torcheer cannot trace, and may depend on the input"
@@ -197,7 +197,7 @@ def _explain(check: Check, run: LoggedRun, model: Callable[..., Any], both: list
 
 
 def _same_constants(one: Log, other: Log) -> bool:
-    """Whether the arguments of all calls, apart from tensors, are the same."""
+    """True if the arguments of all calls, except tensors, are equal."""
     pairs = zip(one.rows, other.rows, strict=True)
     try:
         return all(bool(a[TEMPLATE] == b[TEMPLATE]) for a, b in pairs)
@@ -206,7 +206,7 @@ def _same_constants(one: Log, other: Log) -> bool:
 
 
 def _same_states(one: Log, other: Log) -> bool:
-    """Whether the parameters and buffers that operations read had the same values in both."""
+    """True if the parameters and buffers that operations read have the same values in both logs."""
     ours, theirs = one.states, other.states
     return len(ours) == len(theirs) and all(same_bits(a.value, b.value) for a, b in zip(ours, theirs, strict=True))
 
@@ -235,7 +235,7 @@ class _Outputs:
 
 
 def first_difference(before: Index, after: Index) -> str | None:
-    """The first operation in which two passes differ, in words; None when they ran the same graph."""
+    """A sentence about the first operation in which two passes differ; None if they ran the same graph."""
     for position, (a, b) in enumerate(zip(before.operations, after.operations, strict=False)):
         one, two = before.record(a), after.record(b)
         label = before.label(a)

@@ -19,7 +19,7 @@ _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def same_bits(one: Any, other: Any) -> bool:
-    """Whether two tensors have the same dtype, shape and bits; bits are not compared where there are none (meta)."""
+    """True if two tensors have the same dtype, shape and bits. For meta tensors, the device replaces the bits."""
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return one is other
     with DisableTorchFunction(), torch.no_grad():
@@ -36,7 +36,7 @@ def same_bits(one: Any, other: Any) -> bool:
 
 
 def parts(tensor: Tensor) -> list[Tensor]:
-    """The plain tensors that a sparse, nested, quantized or wrapper tensor is made of; a plain tensor itself."""
+    """The plain tensors inside a sparse, nested, quantized or wrapper tensor; for a plain tensor, the tensor itself."""
     if _class_of(tensor) is not Tensor and _is_wrapper(tensor):
         return [part for inner in _inside(tensor) for part in parts(inner)]
     if tensor.is_nested:
@@ -54,19 +54,19 @@ def parts(tensor: Tensor) -> list[Tensor]:
 
 
 def _quantiser(tensor: Tensor) -> list[Tensor]:
-    """What a quantised tensor multiplies its whole numbers by, and where its zero is."""
+    """The scales and zero points of a quantized tensor."""
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         return [torch.tensor([tensor.q_scale(), tensor.q_zero_point()], dtype=torch.float64)]
     return [tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points(), torch.tensor([tensor.q_per_channel_axis()])]
 
 
 def _class_of(tensor: Tensor) -> type:
-    """The class of a tensor; parameters are plain tensors here."""
+    """The class of a tensor; `Tensor` for parameters."""
     return Tensor if type(tensor) is Parameter else type(tensor)
 
 
 def _is_wrapper(tensor: Tensor) -> bool:
-    """Whether a tensor has no values of its own, only tensors inside (DTensor, quantised weights)."""
+    """True if a tensor has no memory of its own, only inner tensors (DTensor, quantized weights)."""
     if _has_no_values(tensor):
         return False
     try:
@@ -78,7 +78,7 @@ def _is_wrapper(tensor: Tensor) -> bool:
     return False
 
 
-# what a jagged tensor may have worked out from its offsets
+# values that a jagged tensor caches; they follow from its offsets
 _WORKED_OUT = frozenset({"_min_seqlen_tensor", "_max_seqlen_tensor"})
 
 
@@ -115,7 +115,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def difference(one: Any, other: Any) -> str:
-    """How two tensors differ, in words: the logged one, and the one that came now."""
+    """A sentence that says how the logged tensor (`one`) and the replayed tensor (`other`) differ."""
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return f"{type(one).__name__} was logged, {type(other).__name__} came"
     with DisableTorchFunction(), torch.no_grad():
@@ -146,7 +146,7 @@ def _first_difference(one: Tensor, other: Tensor) -> str:
 
 
 def _value(tensor: Tensor, where: tuple[int, ...]) -> str:
-    """One value in words; its bits where Python has no number for its dtype."""
+    """One element as text; its bits if Python has no number type for the dtype."""
     try:
         return repr(tensor[where].item())
     except RuntimeError:  # NotImplementedError is one
@@ -154,7 +154,7 @@ def _value(tensor: Tensor, where: tuple[int, ...]) -> str:
 
 
 class Agreement:
-    """Compares two values of a pass: bit by bit, or with a tolerance where functions in it are not deterministic."""
+    """Compares two values of a pass: bit by bit, or with a tolerance if the pass called nondeterministic functions."""
 
     def __init__(self, not_deterministic: Sequence[str] = ()) -> None:
         self._functions = ", ".join(not_deterministic)
@@ -169,7 +169,7 @@ class Agreement:
 
 
 def is_close(one: Tensor, other: Tensor) -> bool:
-    """Whether two results of a function that is not deterministic are equal within its tolerance."""
+    """True if two results of a nondeterministic function are equal within a tolerance."""
     if one.shape != other.shape or one.dtype != other.dtype or one.layout is not torch.strided:
         return False
     if one.device != other.device or _has_no_values(one) or _class_of(one) is not Tensor or _class_of(other) is not Tensor:
@@ -179,6 +179,6 @@ def is_close(one: Tensor, other: Tensor) -> bool:
     tolerance = 1e-2 if one.element_size() < 4 else 1e-4
     wide = torch.complex128 if one.is_complex() else torch.float64
     one, other = one.detach().to(wide), other.detach().to(wide)
-    size = one.abs().nan_to_num(0, 0, 0)  # a value that is not finite is no measure for the others
+    size = one.abs().nan_to_num(0, 0, 0)  # NaN and infinity do not count for the tolerance
     largest = float(size.max()) if size.numel() else 0.0
     return torch.allclose(one, other, rtol=tolerance, atol=tolerance * (largest + 1e-12), equal_nan=True)

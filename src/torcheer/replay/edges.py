@@ -1,9 +1,9 @@
-"""Other values for an argument, to see whether a call uses it: only values that are known to be valid for it.
+"""Checks that each edge is real: `EdgeProver` calls each operation again with one argument changed; the result must change.
 
-Which values are valid depends on the role of the argument (`_torch/functions/structure.py`). An index may be any index that
-occurs, a divisor anything but zero, a probability anything between those that occur. For lengths, offsets, pivots and sizes
-no other value is known to be valid, and integers of functions that are not torch's own may mean anything: they are not
-changed. Whole numbers among the floating-point arguments of such functions are not changed either: they may be indices.
+An argument is changed only to values that are known to be valid for its role (`_torch/functions/structure.py`). An index
+becomes another index that occurs, a divisor anything but zero, a probability a value between those that occur. Not changed
+are lengths, offsets, pivots and sizes, and, for functions outside torch, integers and whole numbers among floating-point
+arguments, which may be indices.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Change = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def changes_of(tensor: Tensor, role: Role) -> tuple[Change, ...]:
-    """How an argument of this role may be changed, gently first; empty where no other value is known to be valid."""
+    """The valid changes of an argument of this role, smallest change first; empty if no other value is known to be valid."""
     if tensor.dtype is torch.bool:
         return (_flip, _redraw) if role in (Role.VALUE, Role.INDEX, Role.UNKNOWN, Role.DIVISOR) else ()
     if role is Role.PROBABILITY:
@@ -49,7 +49,7 @@ def changes_of(tensor: Tensor, role: Role) -> tuple[Change, ...]:
 
 
 def other_values(tensor: Tensor, role: Role) -> tuple[Change, Change] | None:
-    """Two changes of an argument, for while another one is tried; None where it must stay as it is."""
+    """Two changes of an argument, to be used while another argument is tested; None if it must stay as it is."""
     found = changes_of(tensor, role)
     if not found:
         return None
@@ -82,7 +82,7 @@ def _redraw(value: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _flip(value: Tensor, generator: torch.Generator) -> Tensor:
-    """The same values elsewhere; where they are all the same, others next to them."""
+    """Reverse the order of the values; if all are equal, use neighbouring values."""
     if value.dtype is torch.bool:
         return ~value
     flat = value.reshape(-1).flip(0)
@@ -136,15 +136,13 @@ def _move_fractions(value: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(is_whole, value, moved.to(value.dtype))
 
 
-# Whether edges are real: changing an argument changes the result, unless it cannot at these values.
-#
-# Each call is made again with one argument changed, from the same random state. If the result does not change, the
-# other arguments are changed as well, to tell a function that is saturated, masked or multiplied by zero here from
-# one that only uses the argument's shape.
+# Each call is made again with one argument changed, from the same random state. If the result does not change, the other
+# arguments are changed as well. This distinguishes a function that is saturated, masked or multiplied by zero at these values
+# from a function that uses only the argument's shape.
 
 _LARGEST = 1 << 24  # values; a larger tensor is not copied to be changed
 
-_TRIED = 64  # arguments of one call that are changed, each in a call of its own; of more, so many at equal distances
+_TRIED = 64  # at most this many arguments of a call are tested, at equal distances; each needs a call of its own
 
 _STORED_ONLY = frozenset({torch.uint16, torch.uint32, torch.uint64})
 
@@ -162,7 +160,7 @@ MANY = f"of calls with more than {_TRIED} tensors, between those that were tried
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """Stands for a tensor of a call, by its position among them, while roles are looked up."""
+    """Stands for the n-th tensor of a call while the roles of arguments are looked up."""
 
     number: int
 
@@ -201,7 +199,7 @@ class EdgeProver:
             self.check.exempt[MANY] += len(tensors) - len(tried)
 
     def _effect(self, call: _Again, tensors: list[Tensor], roles: list[Role], slot: int, expected: list[Any]) -> str | None:
-        """None if the argument in this slot has an effect, otherwise why it has none."""
+        """None if the argument in this slot has an effect, else the reason for its exemption."""
         tensor = tensors[slot]
         if not is_plain(tensor):
             return UNCHANGEABLE
@@ -236,7 +234,7 @@ class EdgeProver:
         return call.results(changed)
 
     def _matters_elsewhere(self, call: _Again, tensors: list[Tensor], roles: list[Role], slot: int) -> bool:
-        """Whether the argument has an effect when the other arguments have other values."""
+        """True if the argument has an effect once the other arguments have other values."""
         change = changes_of(tensors[slot], roles[slot])[:2][-1]
         ways = [other_values(tensor, role) if is_plain(tensor) else None for tensor, role in zip(tensors, roles, strict=True)]
         for turn in (0, 1):
@@ -272,7 +270,7 @@ class NotCopied(Exception):
 
 
 def _roles(record: OperationRecord, count: int) -> list[Role]:
-    """What each tensor of a call stands for; unknown where it is hidden inside an object."""
+    """The role of each tensor of a call; unknown for tensors inside objects."""
     slots = [_Slot(number) for number in range(count)]
     args, kwargs = fill_call(record.template, record.names, iter(slots))
     roles = [Role.UNKNOWN] * count
@@ -307,7 +305,7 @@ class _Again:
         return [tensor.detach() for tensor in found]
 
     def results_of_copies(self, tensors: list[Tensor]) -> list[Any] | None:
-        """The same for copies of the arguments; None also if one of them cannot be copied."""
+        """`results` for copies of the arguments; None also if an argument cannot be copied."""
         try:
             return self.results([_copy(tensor) for tensor in tensors])
         except NotCopied:
@@ -315,7 +313,7 @@ class _Again:
 
 
 def varies(record: OperationRecord, tensors: list[Tensor]) -> bool:
-    """Whether a call gives other bits when it is made again, with its arguments elsewhere in memory."""
+    """True if a call gives different bits when it runs again with its arguments elsewhere in memory."""
     call = _Again(record)
     first = call.results_of_copies(tensors)
     if first is None:
@@ -325,7 +323,7 @@ def varies(record: OperationRecord, tensors: list[Tensor]) -> bool:
 
 
 def writes_another(record: OperationRecord, tensors: list[Tensor], slot: int) -> bool:
-    """True where a call writes to an argument that has another value: what it wrote was the value that was there."""
+    """True if a call changes an argument that has another value, so that it wrote, but wrote the value that was there."""
     tensor = tensors[slot]
     if not is_plain(tensor) or not tensor.numel():
         return False
@@ -350,14 +348,14 @@ def _elsewhere(tensor: Tensor, shift: int) -> Tensor:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor has values in memory of the ordinary kind, which can be changed one by one."""
+    """True for a dense tensor of class `Tensor` or `Parameter` with values, whose elements can be changed one by one."""
     if type(tensor) is not Tensor and type(tensor) is not Parameter:
         return False  # a tensor subclass may do anything with its values
     return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta")
 
 
 def computable(value: Tensor) -> Tensor:
-    """The same whole numbers in a dtype that torch computes with; some unsigned dtypes it only stores."""
+    """Convert unsigned dtypes that torch stores but cannot compute with to int64."""
     return value.long() if value.dtype in _STORED_ONLY else value
 
 

@@ -1,9 +1,9 @@
-"""Keeps a replay from going on with an old value: what depends on a change and cannot be worked out again is refused.
+"""`replay`: runs a history again with other inputs or changed values, and raises rather than use an outdated value.
 
-A replay makes the recorded calls again. Some values it can only take as they were kept (`kept_values`), and some things that a
-program knows of a tensor are no operations: a number it read, a shape, memory it handed to NumPy. Behind a change these are
-those of the logged pass. `Behind` says which operations depend on a change, and refuses what the log alone tells;
-`StaleGuard` watches the replay and refuses the rest.
+A replay makes the recorded calls again. But some values cannot be computed again and are taken from the log
+(`given_because`), and a program can use a tensor without an operation: it reads a number or a shape, or hands memory to NumPy.
+If any of this depends on a change, the logged result is outdated, and the replay raises `ReplayFailed`. `Behind` finds the
+operations that depend on a change and checks what the log alone shows; `StaleGuard` checks values during the replay.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _READ_AGAIN: dict[str, Callable[..., Any]] = {
     "is_nonzero": bool,
     "equal": torch.equal,
 }
-# Unseen writes to memory that was handed out in these ways come from Python, to which only recorded reads bring values.
+# Unwatched writes to memory that was exported in these ways come from Python code, which knows values only from recorded reads.
 _FROM_PYTHON = frozenset({"numpy_write", "array_write", "dlpack_write", "outside_write", "memory_write"})
 _ADVICE = "Run the model itself on it: torcheer.intervene makes a change live, log_forward_pass takes another input"
 
-Spans = Mapping[int, Iterable[tuple[int, int]]]  # by operation: from which reader to before which one it is read changed
+Spans = Mapping[int, Iterable[tuple[int, int]]]  # operation -> ranges (first, end) of the readers that see its value changed
 
 
 class Behind:
-    """The operations that depend on changed ones: through arguments, and through memory that was written to."""
+    """The operations that depend on a changed operation, through arguments or through memory."""
 
     def __init__(self, run: LoggedRun, changed: set[int], spans: Spans) -> None:
         self._run = run
@@ -79,7 +79,7 @@ class Behind:
         self.first = min((*self.numbers, *(first for parts in spans.values() for first, _ in parts)), default=None)
 
     def refuse_kept_values(self) -> None:
-        """Raise if something behind the change can only be taken as it was kept."""
+        """Raise if a value that depends on the change cannot be computed again."""
         if self.first is None:
             return
         log = self._log
@@ -103,7 +103,7 @@ class Behind:
         self._refuse_made_parameters()
 
     def _refuse_made_parameters(self) -> None:
-        """Raise where the model made a parameter of constants or random numbers that change: the log has no edge to these."""
+        """Raise if the model made a parameter from constants that change, because the log has no edge for this."""
         log, index = self._log, self._run.index
         made = [state for state in log.states if self._is_made(state) and not state.is_absent and not is_freed(state.value)]
         constant: set[int] = set()  # operations that depend on no input, parameter or tensor from outside
@@ -124,7 +124,7 @@ class Behind:
                     raise self._failed(number, f"may be what the model made the parameter {index.state_name(state)!r} of")
 
     def _is_made(self, state: StateRecord) -> bool:
-        """Whether a parameter or buffer was made in the pass, or belongs to no module."""
+        """True if a parameter or buffer was made in the pass, or belongs to no module."""
         index = self._run.index
         if id(state.tensor) not in index.state_names:
             return True
@@ -162,24 +162,24 @@ def _is_of_tracing(codes: CodeTable, number: int) -> bool:
 
 
 def is_differentiation(function: TorchFunction) -> bool:
-    """Whether it is `torch.autograd.grad`, which reads the graph that a replay makes anew."""
+    """True for `torch.autograd.grad`, which needs autograd's graph through the replayed calls."""
     return function.func is torch.autograd.grad
 
 
 def _ran_unseen(details: Details | None) -> bool:
-    """Whether it is a gradient, and code that is not in the log may have changed it: hooks, or a backward of the user's."""
+    """True for a gradient that code outside the log, a hook or a user's backward, may have changed."""
     return details is not None and (details.is_hooked or details.is_through_unseen)
 
 
 def _has_known_parents(record: OperationRecord) -> bool:
-    """Whether everything that a value from unwatched code depends on is among its parents."""
+    """True if a value from unwatched code depends only on its recorded parents."""
     if record.details.mutated:
         return record.function.name in _FROM_PYTHON
     return isinstance(record.value, Tensor) and type(record.value) not in PLAIN_CLASSES  # a wrapper, of the tensors inside it
 
 
 def failed(run: LoggedRun, number: int, what: str) -> ReplayFailed:
-    """The error of an operation, which names it and the line of the program."""
+    """A `ReplayFailed` that names the operation and its source line."""
     record = run.log.operations[number]
     name = run.index.label(number) if run.index.table.shows(number) else f"{record.function.name} ({number})"
     place = source_of(record.site, record.module)
@@ -189,7 +189,7 @@ def failed(run: LoggedRun, number: int, what: str) -> ReplayFailed:
 
 
 class StaleGuard:
-    """Watches one replay. Raises where it would go on with what is no longer so."""
+    """Watches one replay. Raises if the replay would use an outdated value."""
 
     def __init__(self, run: LoggedRun, behind: Behind, inputs: Mapping[int, Tensor]) -> None:
         self._run = run
@@ -201,10 +201,10 @@ class StaleGuard:
         self._foreign |= {s.number for s in self._log.states if not s.is_absent and _is_foreign(s.value)}
         known = self._log.details.items()
         self._foreign |= {n for n, one in known if one.is_foreign and self._log.operations[n].origin is not Origin.INPUT}
-        self._varied: set[int] = set()  # operations that may have other values each time, or come after one that has
+        self._varied: set[int] = set()  # nondeterministic operations, and operations that depend on them
 
     def before(self, record: OperationRecord, arguments: list[Tensor], written: list[Tensor]) -> None:
-        """A call is about to be made, which will write to some tensors."""
+        """Called before each call; `written` are the tensors that the call will write to."""
         if self._foreign and len(arguments) == len(record.parents):
             for parent, tensor in zip(record.parents, arguments, strict=True):
                 if parent in self._foreign:
@@ -222,7 +222,7 @@ class StaleGuard:
                 self._touched |= storages
 
     def after(self, number: int, value: Any) -> None:
-        """An operation has its value."""
+        """Called with the value of each operation."""
         if not isinstance(value, Tensor):
             return
         if number not in self._behind:
@@ -248,7 +248,7 @@ class StaleGuard:
         )
 
     def _compare(self, number: int, value: Tensor) -> None:
-        """What nothing changed has to be what was logged."""
+        """Raise if a value that does not depend on the change differs from the logged value."""
         record, kept = self._log.operations[number], self._log.values[number]
         if not isinstance(kept, Tensor) or is_freed(kept) or self._log.is_lost(number) or same_bits(kept, value.detach()):
             return
@@ -270,7 +270,7 @@ class StaleGuard:
         )
 
     def read(self, record: PythonReadRecord, tensors: list[Tensor], *, is_changed: bool) -> None:
-        """A value left for Python here. It has to be the recorded one, since Python went on with that."""
+        """Called where Python code read a value. Raises unless it equals the logged value, which the program used."""
         if record.function.exports_memory:
             for tensor in tensors:
                 self._outside |= storages_of(tensor)
@@ -309,7 +309,7 @@ class StaleGuard:
 
 
 def _is_foreign(tensor: Tensor) -> bool:
-    """Whether torch did not allocate the memory of a tensor, as where it is that of a NumPy array."""
+    """True if torch did not allocate the tensor's memory (a NumPy array did, for example)."""
     try:
         return not tensor.untyped_storage().resizable()
     except (RuntimeError, AttributeError):  # it has no storage of its own
@@ -323,16 +323,14 @@ def _count(tensor: Tensor) -> int | None:
     return tensor.values().numel() if tensor.layout in COMPRESSED else None
 
 
-# Runs a history again with other inputs, or with values changed on the way: the simplest intervention.
-#
-# The graph is the recorded one, whatever the values: a branch that was taken stays taken. The model is not touched.
+# The replay itself. It always runs the recorded graph: a branch that the model took stays taken. The model does not run.
 
 ReplayInputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]  # one for each input, or by label
 
 
 @thread_left_as_found
 def replay(run: LoggedRun, inputs: ReplayInputs | None = None, changes: Mapping[KeyType, Given] | None = None) -> LoggedRun:
-    """A new run with other inputs or changed values, and everything downstream of them computed again."""
+    """A new run with other inputs or changed values, and everything downstream computed again."""
     if not run.log.is_complete:
         raise InvalidArgument("only the history of a pass that ran to its end can be run again.")
     refuse_without_tensors(run, "run again")
@@ -356,9 +354,9 @@ def replay(run: LoggedRun, inputs: ReplayInputs | None = None, changes: Mapping[
 
 
 def _changes(run: LoggedRun, changes: Mapping[KeyType, Given]) -> tuple[dict[int, Change], dict[_Span, Change]]:
-    """The change of each operation, and of each value that only some of its readers see changed.
+    """The change of each operation; and separately, changes that only some readers of a value see.
 
-    Where two keys mean the same operation, the key that means fewer operations decides.
+    If two keys mean the same operation, the key that means fewer operations wins.
     """
     meant: list[tuple[list[int | _Span], Change]] = []
     for key, given in changes.items():
@@ -422,7 +420,7 @@ def _input_meant(run: LoggedRun, key: AnyKey, numbers: list[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The value of operation `number`, as operations from `first` to before `end` read it."""
+    """The value of operation `number` as seen by readers `first <= n < end`."""
 
     number: int
     first: int
@@ -430,7 +428,7 @@ class _Span:
 
 
 class _Unchanged:
-    """Raises where a value of the log does not come again though nothing is changed: a replay with a change would be wrong."""
+    """Raises if a replay without changes does not reproduce the log: then a replay with a change would be wrong too."""
 
     def __init__(self, run: LoggedRun) -> None:
         self._guard = StaleGuard(run, Behind(run, set(), {}), {})
@@ -447,7 +445,7 @@ class _Unchanged:
 
 
 class _Rerun:
-    """Keeps the values of a replay in a log of their own, and changes some on the way."""
+    """Makes the changes during a replay, and keeps its values in a new log."""
 
     def __init__(self, run: LoggedRun, changes: dict[int, Change], spans: dict[_Span, Change], guard: StaleGuard) -> None:
         self._guard = guard
@@ -508,9 +506,9 @@ class _Rerun:
         return value
 
     def _refuse_two_names(self, number: int, value: Tensor) -> None:
-        """Raise where a call handed back its argument and a reader has both: `x + dropout(x)` in evaluation.
+        """Raise if a call returned its argument and a reader uses both: `x + dropout(x)` in evaluation.
 
-        In a log both are one value. Other readers are taken to read what the call returned.
+        The log cannot tell the two apart. Readers that use only one are assumed to use the result.
         """
         record = self._old.operations[number]
         if record.overwritten is not None or not any(value is one for one in self._arguments):

@@ -1,4 +1,9 @@
-"""Inputs and constants that overlap in memory: their copies overlap as well, so that a write to one reaches the other."""
+"""`Machine` runs the calls of a log again, in order, from inputs, parameters and constants; an `Observer` sees each value.
+
+Memory behaves as in the model: views stay views, and writes in place reach every tensor that shares the memory, even if copied
+inputs overlapped (`SharedInputs`). Values of calls that cannot run again are taken from the log (`given_because`). The model's
+parameters and the thread's random state are unchanged afterwards.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +35,11 @@ from ..log.templates import fill_call
 from .walk import tensors_of
 
 _Bytes = tuple[int, int, int]  # a storage, and a range of its bytes
-_MOST_GROWTH = 4  # times the bytes of the tensors: a few columns of a large matrix are copied one by one
+_MOST_GROWTH = 4  # overlapping tensors are copied together only if that takes at most this many times their bytes
 
 
 class SharedInputs:
-    """Copies tensors; those that overlap are copied together."""
+    """Copies tensors so that tensors that overlap in memory have overlapping copies."""
 
     def __init__(self, tensors: Iterable[Any]) -> None:
         self._ranges: dict[_Bytes, _Bytes] = {}  # of tensors that overlap with others: the bytes that are copied with theirs
@@ -47,11 +52,11 @@ class SharedInputs:
         for storage, together in by_storage.items():
             if len(together) > 1:
                 self._find(storage, sorted(together))
-        # Of a loaded history, what nobody holds is read again, into other memory.
+        # Keep these alive: a loaded history would read a released tensor again, into other memory.
         self._held = [tensor for tensor in plain if _bytes_of(tensor) in self._ranges]
 
     def copy(self, tensor: Tensor) -> Tensor | None:
-        """A copy of a tensor that overlaps with others; None for one that does not."""
+        """A copy of a tensor that overlaps with others; None for a tensor that does not."""
         found = self._ranges.get(_bytes_of(tensor)) if self._ranges and _is_readable(tensor) else None
         if found is None:
             return None
@@ -60,7 +65,7 @@ class SharedInputs:
         return self._copies[found].of(tensor)
 
     def _find(self, storage: int, ranges: list[tuple[int, int, int]]) -> None:
-        """Find those of one storage that overlap; they are in order of where they begin."""
+        """Group the ranges of one storage, sorted by begin, that overlap."""
         group: list[tuple[int, int, int]] = []
         stop = 0  # where the last of a group ends
         for one in ranges:
@@ -87,13 +92,13 @@ def _is_readable(value: Any) -> bool:
     return is_plain_memory(value) and has_bytes(value)
 
 
-# Values that a replay takes as they were kept, because the call that made them cannot be made again.
+# Values that a replay takes from the log, because the call that made them cannot run again.
 
 COLLECTIVE = "of a collective, which is not run again"  # the other processes would have to take part
 
 
 def given_because(record: OperationRecord) -> str | None:
-    """Why an operation's value is taken as it was kept, in words; None if the call can be made again."""
+    """The reason why an operation's value is taken from the log; None if its call can run again."""
     function, details = record.function, record.details
     if record.origin is Origin.SOURCE:
         return "a constant"
@@ -117,7 +122,7 @@ def given_because(record: OperationRecord) -> str | None:
 
 
 def _reaches_out(record: OperationRecord) -> bool:
-    """Whether `as_strided` may read the storage of an input outside of the input, which the log did not keep."""
+    """True if `as_strided` may read memory of an input's storage outside the input, which the log did not keep."""
     args, kwargs = record.args, record.kwargs
     offset = kwargs.get("storage_offset", args[3] if len(args) > 3 else None)
     if offset is None or not record.parents or record.parents[0] < 0:
@@ -129,7 +134,7 @@ def _reaches_out(record: OperationRecord) -> bool:
 
 
 def is_uninitialised(record: OperationRecord) -> bool:
-    """Whether a tensor is uninitialised memory: the result of `torch.empty`, or a view of it."""
+    """True if a tensor is uninitialised memory: the result of `torch.empty`, or a view of it."""
     while True:
         if record.function.is_uninitialised or _is_unused_seed(record):
             return True
@@ -164,20 +169,20 @@ class WouldWrite(Exception):
 
 
 class Observer(Protocol):
-    """Gets every call and every value of a replay.
+    """Receives every call and every value of a replay.
 
-    An observer may also have a method `substitute(reader, number, value)`: what operation `reader` reads as operation `number`,
-    and a method `read(record, tensors)`: values of these tensors left for Python here.
+    Two more methods are optional. `substitute(reader, number, value)` returns the value that operation `reader` gets for its
+    parent `number`. `read(record, tensors)` is called where Python code read values of these tensors.
     """
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A call is about to be made."""
+        """Called before each call."""
 
     def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:
-        """The kept values of a call that is not made again are about to be written into these tensors."""
+        """Called before the kept results of a call that cannot run again are written into its arguments."""
 
     def after(self, number: int, value: Any) -> Any:
-        """An operation has its value. Returns the value to go on with."""
+        """Called with the value of each operation. Returns the value that the replay continues with."""
 
 
 class Machine:
@@ -216,7 +221,7 @@ class Machine:
                         self._live.pop(number, None)
 
     def _read_before(self, number: int) -> None:
-        """Hand the observer what left for Python before this operation."""
+        """Report reads by Python code that happened before this operation."""
         while self._reads and self._reads[0].before <= number and self._read is not None:
             record = self._reads.popleft()
             self._read(record, [self._argument(parent) for parent in record.parents])
@@ -244,7 +249,7 @@ class Machine:
         self._live[number] = value
 
     def _give(self, record: OperationRecord, numbers: range) -> None:
-        """Go on with the kept values; where the call wrote to its arguments, they are written into those."""
+        """Use the kept values of a call that cannot run again. If it wrote to arguments, write the values into these."""
         written = {slot: self._argument(record.parents[slot]) for slot in record.details.mutated if slot < len(record.parents)}
         self._refuse_borrowed(written.values())
         if written:
@@ -278,7 +283,7 @@ class Machine:
         return self._argument(record.parents[0]) if record.parents else self._given(record.number)
 
     def _part_of_state(self, record: OperationRecord, state: int, distance: int) -> Tensor:
-        """An input in memory of a parameter or buffer, so that a write to the input reaches that, and the other way round."""
+        """An input that is a view of a parameter or buffer: a write to either reaches the other."""
         kept = self._given(record.number)
         try:
             return view_again(self._argument(state).detach(), tuple(kept.shape), kept.stride(), distance)
@@ -332,7 +337,7 @@ class Machine:
         return value.requires_grad_(tensor.requires_grad)
 
     def _copied_state(self, value: Tensor) -> Tensor | None:
-        """A copy of a parameter or buffer. Those that share memory share it here as well."""
+        """A copy of a parameter or buffer. Copies of states that share memory share memory too."""
         storage = storage_of(value)
         if self._sharing[storage] < 2 or storage is None or type(value) is not Tensor:
             return copied(value)
@@ -423,7 +428,7 @@ def _failed(record: OperationRecord, what: str) -> ReplayFailed:
 
 
 def call_again(record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Make a call again, in the gradient mode, the autocast and the defaults it ran in."""
+    """Make a call again with its gradient mode, autocast state, default device and default dtype."""
     func = record.function.func
     assert func is not None
     refuse_stray(record.function, args, kwargs)
@@ -459,7 +464,7 @@ def _default_device() -> torch.device:
 
 
 def refuse_without_tensors(run: LoggedRun, purpose: str, name: str = "this history") -> None:
-    """Raise if what is kept are not the tensors as they were."""
+    """Raise if the kept values are not the original tensors."""
     if not run.log.holds_tensors:
         raise InvalidArgument(
             f"{name} does not hold its tensors as they were, so there is nothing to {purpose}: it was made with "
@@ -511,7 +516,7 @@ def at_home(tensor: Tensor, device: torch.device | None) -> Tensor:
 
 
 def _homes(log: Log) -> dict[int, torch.device]:
-    """By (negative) number of a parameter or buffer: the device of the first operation that read it, where that is known."""
+    """By (negative) number of a parameter or buffer: the device of the first operation that read it, if known."""
     found: dict[int, torch.device] = {}
     for row in log.rows:
         facts = row[FACTS]
@@ -542,7 +547,7 @@ Told = TypeVar("Told", bound=Observer)
 
 
 def run_again(log: Log, inputs: Mapping[int, Tensor], observer: Callable[[], Told]) -> Told:
-    """Run a log again and return the observer. If something writes to a parameter, begin anew with copies of them."""
+    """Run a log again and return the observer. If a call would write to a parameter, start again with copied parameters."""
     told = observer()
     try:
         Machine(log, inputs, told).run()

@@ -1,7 +1,7 @@
-"""Whether a log is right about memory: which calls write to which arguments, and which tensors those writes reach.
+"""Checks what a log says about memory: which calls write to which arguments, and which tensors these writes reach.
 
-Each recorded write must happen on the tensors of the replay, and no other. Each recorded dependency through memory must be a
-write that reached an argument, and each such write must be recorded.
+In the replay, each recorded write must happen, and no other write. Each recorded dependency through memory must be a write
+that reached an argument, and each such write must be recorded.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class MemoryProof:
         self._arguments: list[_Argument] = []
 
     def before(self, record: OperationRecord, tensors: list[Tensor]) -> None:
-        """A call is about to be made."""
+        """Called before each call."""
         self._check_missing(record, tensors)
         self._check_extra(record, tensors)
         mutated = set(record.details.mutated)
@@ -64,7 +64,7 @@ class MemoryProof:
         ]
 
     def after(self, record: OperationRecord, value: Any) -> None:
-        """An operation has its value."""
+        """Called with the value of each operation."""
         self._check_writes(record)
         if isinstance(value, Tensor):
             with DisableTorchFunction():
@@ -76,7 +76,7 @@ class MemoryProof:
         self._arguments = []
 
     def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:
-        """The kept values of a call that is not made again are about to be written into these tensors."""
+        """Called before the kept results of a call that cannot run again are written into its arguments."""
         for tensor in written:
             self._note_write(record.number, tensor)
 
@@ -91,7 +91,7 @@ class MemoryProof:
     # Writes ---------------------------------------------------------------------------------------------------------
 
     def _check_writes(self, record: OperationRecord) -> None:
-        """A call must have written to the arguments the log says, and to no others."""
+        """Check that the call wrote to exactly the arguments that the log names."""
         mutated = [slot for slot in record.details.mutated if slot < len(self._arguments)]
         written = {self._arguments[slot].storage for slot in mutated}
         for slot, one in enumerate(self._arguments):
@@ -123,7 +123,7 @@ class MemoryProof:
                 self._disagree(record, f"its argument was overwritten by {writers}, which it does not depend on")
 
     def _check_extra(self, record: OperationRecord, tensors: list[Tensor]) -> None:
-        """Each dependency through memory must have written, after the argument was made, to bytes that the argument has."""
+        """Check that each dependency through memory wrote to bytes of an argument after the argument was made."""
         also = record.details.also
         reaches = [(parent, storage_of(one), *_reach(one)) for one, parent in zip(tensors, record.parents, strict=True) if also]
         for number in also:
@@ -136,30 +136,30 @@ class MemoryProof:
                 self._disagree(record, f"it depends on {writer} through memory, which wrote to none of its arguments")
 
     def _is_out_of_sight(self, record: OperationRecord, number: int) -> bool:
-        """Whether a dependency is through memory that a replay does not have.
+        """True if a dependency is through memory that a replay does not have.
 
-        The replay borrows parameters from the model, and where they are sharded (FSDP) a pass fills the memory behind them
-        before each use; and `a.data = b` exchanges memory, also of tensors that a replay was given.
+        The replay reads the model's own parameters. If they are sharded (FSDP), a pass fills their memory before each use.
+        And `a.data = b` exchanges memory, even that of a replay's inputs.
         """
         is_sharded = record.log.collectives > 0 and any(parent < 0 for parent in record.parents)
         return is_sharded or record.log.operations[number].function.name == "set_data"
 
     def _reached(self, number: int, parent: int, storage: int | None, start: int, stop: int) -> bool:
-        """Whether an operation wrote to these bytes after the operation `parent` had made them."""
+        """True if an operation wrote to these bytes after operation `parent` made the tensor."""
         return number > parent and any(
             where == storage and low < stop and start < high for where, low, high in self._written.get(number, ())
         )
 
 
 def _is_untouched(one: _Argument) -> bool:
-    """Whether a tensor was surely not written to: its version, its memory and its bits are the same."""
+    """True if a tensor was certainly not written to: its version, memory and bits are unchanged."""
     if one.before is None or one.version < 0 or version_of(one.tensor) != one.version or storage_of(one.tensor) != one.storage:
         return False
     return one.tensor.shape == one.before.shape and same_bits(one.tensor.detach(), one.before)
 
 
 def _copy(tensor: Tensor) -> Tensor | None:
-    """A copy to compare with; None where there is nothing to copy, or too much."""
+    """A copy to compare with later; None if the tensor cannot be copied or is too large."""
     if not is_plain(tensor) or tensor.numel() > _LARGEST or not has_memory(tensor):
         return None
     with DisableTorchFunction(), torch.no_grad():

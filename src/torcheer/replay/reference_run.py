@@ -27,7 +27,7 @@ from .walk import holds_set, tensors_of
 
 
 def run_plainly(model: Callable[..., Any], arguments: Arguments, log: Log) -> list[Any]:
-    """The tensors that the model returns when it runs from the random state of a log. Leaves everything as it was.
+    """Run the model from the random state of a log and return its output tensors. Restores everything afterwards.
 
     `FREED` stands for a tensor whose memory the model freed.
     """
@@ -56,11 +56,11 @@ class HookWatch:
         self._running: list[tuple[Module, ModuleCall | None, int]] = []
 
     def watching(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, every module of this thread is watched."""
+        """A context in which every module call of this thread is watched."""
         return global_module_hooks(self._enter, self._exit, always=False)
 
     def finish(self) -> None:
-        """The pass is over: every call that was logged must have been seen."""
+        """Called after the pass: check that the hooks saw as many calls as were logged."""
         if self._begun != len(self._log.modules):
             self._check.disagree(
                 "the module calls", f"{len(self._log.modules)} were logged, plain hooks saw {self._begun}", None
@@ -135,7 +135,7 @@ def _each(values: tuple[Any, ...]) -> list[Tensor]:
 
 
 def addresses_of(model: Callable[..., Any]) -> dict[int, str]:
-    """The address of every module that has just one, by its id; wrappers have none."""
+    """Maps the id of every module with exactly one address to it; empty for wrapped models."""
     names: dict[int, list[str]] = {}
     for root, prefix in roots_of(without_parallelism(model)):
         for name, module in root.named_modules(remove_duplicate=False):
@@ -147,9 +147,8 @@ def addresses_of(model: Callable[..., Any]) -> dict[int, str]:
 
 # Functions that write several values to one place at once, as `max_unpool2d` does where windows overlap.
 #
-# On an accelerator it is undefined which value stays. A model with such a function gives other values each time, so a
-# disagreement with its log proves nothing. It counts as exempt if the model, or the call, was seen to disagree with
-# itself.
+# On an accelerator it is undefined which value stays. A model with such a function can give other values in each run, so a
+# disagreement with its log proves nothing: it is exempt if the model, or the call, gave two different results when run twice.
 
 _TRIES = 8
 
@@ -159,14 +158,14 @@ def is_on_accelerator(record: OperationRecord) -> bool:
 
 
 def may_race(record: OperationRecord) -> bool:
-    """Whether the result of a call is undefined where it writes several values to one place."""
+    """True if a call may write several values to one place, with an undefined result."""
     return record.function.is_in(groups.RACING) and is_on_accelerator(record)
 
 
 def why_unsteady(
     model: Callable[..., Any], arguments: Arguments, log: Log, expected: list[Any], agrees: Agreement
 ) -> str | None:
-    """Why a model returns other values when it is run again from the same state; None if it does not."""
+    """The reason why a model returns different values when run again from the same state; None if it does not."""
     names = sorted({record.function.name for record in log.operations if may_race(record)})
     ignored = Check("")
     for _ in range(_TRIES if names else 1):

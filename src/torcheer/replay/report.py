@@ -1,4 +1,4 @@
-"""What a validation found."""
+"""`ValidationReport`: the result of `validate`, with one `Check` per kind of check and its disagreements."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Disagreement:
 
 @dataclass(slots=True)
 class Check:
-    """One kind of check: how often it was made, and what disagreed."""
+    """One kind of check: how many values were checked, exempt, and in disagreement."""
 
     name: str
     count: int = 0
-    exempt: Counter[str] = field(default_factory=Counter)  # why -> how many
+    exempt: Counter[str] = field(default_factory=Counter)  # reason -> number of values
     disagreements: list[Disagreement] = field(default_factory=list)
-    skipped: str | None = None  # why it was not made at all
+    skipped: str | None = None  # the reason why nothing was checked; None if the check was made
 
     @property
     def passed(self) -> bool:
@@ -46,12 +46,12 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class ValidationReport:
-    """What was checked and what disagreed. True when nothing did."""
+    """The checks and their disagreements. True if nothing disagreed."""
 
     title: str
     num_operations: int
     checks: tuple[Check, ...]
-    notes: tuple[str, ...] = ()  # what the history says about itself
+    notes: tuple[str, ...] = ()  # the notes of the history
 
     @property
     def is_valid(self) -> bool:

@@ -1,11 +1,11 @@
-"""Proves a log: the plain model agrees with it, and running its graph again gives every value in it.
+"""Validates a log by these checks:
 
-1. outputs: the plain model, from the same random state, gives the same bits;
+1. outputs: the plain model, from the same random state, returns the same bits;
 2. values: the recorded graph, run from inputs, parameters and constants alone, gives the same bits at every operation;
-3. edges: every tensor argument is accounted for, writes that reach a tensor through other memory are known, and changing an
+3. edges: every tensor argument has an edge, writes that reach a tensor through another view are recorded, and changing an
    argument changes the result;
-4. modules: what crossed every module is what plain forward hooks see;
-5. another input: the graph, run from another input, gives what the model gives for it.
+4. modules: plain forward hooks see the recorded inputs and outputs of every module call;
+5. another input: the recorded graph and the plain model give the same outputs for another input.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from .walk import tensors_of
 
 
 def validate(run: LoggedRun) -> ValidationReport:
-    """Check what a history can prove by itself: its values and its edges."""
+    """Make the checks that need no model: values and edges."""
     _refuse_unfit(run)
     checks, _ = _replay(run)
     return ValidationReport(run.log.title, len(run.index.operations), tuple(checks), tuple(run.log.notes))
 
 
 def validate_against(run: LoggedRun, model: Callable[..., Any], arguments: Arguments) -> ValidationReport:
-    """Check a history of `model` against the model itself as well."""
+    """Make all checks, including those that run `model`."""
     _refuse_unfit(run)
     replayed, agrees = _replay(run)
     outputs, modules = _compare_with_plain(run, model, arguments, agrees)
@@ -108,7 +108,7 @@ def _compare_with_plain(
 
 
 def _check_ranges(run: LoggedRun, check: Check) -> None:
-    """Every operation lies inside the module call it ran in, and every call inside the one around it."""
+    """Check that every operation lies inside its module call, and every call inside its outer call."""
     log = run.log
     for number, row in enumerate(log.rows):
         if row[MODULE] >= 0:
@@ -121,11 +121,11 @@ def _check_ranges(run: LoggedRun, check: Check) -> None:
             check.disagree(f"{call.address}:{call.call}", f"it did not run inside {outer.address}:{outer.call}")
 
 
-# By running it again ---------------------------------------------------------------------------------------------------
+# By a replay -----------------------------------------------------------------------------------------------------------
 
 
 def _replay(run: LoggedRun) -> tuple[list[Check], Agreement]:
-    """The checks of a replay, and how other values of this history are to be compared."""
+    """The checks of a replay, and the comparison (exact or with a tolerance) for the checks against the model."""
     try:
         told = run_again(run.log, {}, lambda: _Comparing(run))
     except ReplayFailed as error:
@@ -138,7 +138,7 @@ def _replay(run: LoggedRun) -> tuple[list[Check], Agreement]:
 
 
 class _Comparing:
-    """Compares every value of a replay with what was kept, and tries the edges."""
+    """Compares every value of a replay with the kept value, and tests the edges."""
 
     def __init__(self, run: LoggedRun) -> None:
         self.values = Check("values come again from inputs, parameters and constants alone")
@@ -192,14 +192,14 @@ class _Comparing:
         self.values.disagree(self._label(record), difference(kept, value), source_of(record.site, record.module))
 
     def _varies(self, record: OperationRecord) -> bool:
-        """Whether a function is not deterministic: by its name, or because the call gives other bits when made again."""
+        """True if a function is nondeterministic: by its name, or because the call gave different bits when made again."""
         is_known = _may_vary(record) or not self._varied.isdisjoint(record.dependencies)
         if is_known or (not record.details.mutated and varies(record, self._latest)):
             self._varied.add(record.number)
         return record.number in self._varied
 
     def _races(self, record: OperationRecord) -> bool:
-        """Whether the result of a call, or of one before it, is undefined: made again, it left other values in memory."""
+        """True if the result of a call, or of one that it depends on, is undefined: a second call gave other values."""
         if not self._raced.isdisjoint(record.dependencies) or (may_race(record) and varies(record, self._latest)):
             self._raced.add(record.number)
         return record.number in self._raced
@@ -215,7 +215,7 @@ class _Comparing:
 
 
 def _may_vary(record: OperationRecord) -> bool:
-    """Whether torch does not promise the same bits each time; cuDNN's convolutions differ, those of the processor do not."""
+    """True if torch does not guarantee the same bits in each run. On accelerators, this includes convolutions (cuDNN)."""
     is_convolution = is_on_accelerator(record) and record.function.is_in(groups.CONVOLUTIONS)
     return is_convolution or record.function.is_in(groups.NONDETERMINISTIC)
 

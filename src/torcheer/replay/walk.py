@@ -1,6 +1,6 @@
 """Finds tensors in nested values for the checks of this folder.
 
-It shares no code with `torcheer._torch.containers`, by which capture finds tensors and which it checks.
+It shares no code with `torcheer._torch.containers`, with which capture finds tensors, so that a fault there is noticed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OWN: tuple[Any, ...] = (tuple, list, set, frozenset)
 
 
 def tensors_of(value: Any, *, into_objects: bool = False) -> list[Tensor]:
-    """Every tensor in a value, in order, as often as it is held; the members of a set come in any order."""
+    """Every tensor in a value, in order, with repetitions. Members of a set come in any order."""
     if type(value) is tuple and not into_objects and (flat := _flat(value)) is not None:
         return flat
     with DisableTorchFunction():
@@ -52,7 +52,7 @@ def _flat(value: tuple[Any, ...]) -> list[Tensor] | None:
 
 
 def holds_set(value: Any) -> bool:
-    """Whether there is a set in a value, so that its tensors come in any order."""
+    """True if a value contains a set, whose tensors come in any order."""
     return any(issubclass(type(item), Set) for item in _walk(value, False))
 
 
@@ -115,7 +115,7 @@ def _parts(value: Any) -> list[Any] | None:
 
 
 def _field(value: Any, name: str) -> list[Any]:
-    """The value of a field, if it has one; a property is not asked."""
+    """The stored value of a field as a list of one item; empty if there is none. Properties are not called."""
     stored = getattr(value, "__dict__", {})
     if name in stored:
         return [stored[name]]

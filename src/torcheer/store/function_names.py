@@ -1,8 +1,8 @@
-"""Functions by name: how they are written, and how they are found again.
+"""Writes functions by name, and finds them again by name when a history is loaded.
 
-Only those of torch's own functions are found that a file may name (`functions.harmless`), and those that the user passes to
-`load`. Nothing is imported and nothing is called. In place of a function that is not found is a `MissingFunction`, which has
-its name and raises when a replay calls it.
+Found are only torch's own functions that a file may name (`functions.harmless`), and functions that the user passes to `load`.
+Nothing is imported or called. A function that is not found becomes a `MissingFunction`, which has the name and raises when a
+replay calls it.
 """
 
 from __future__ import annotations

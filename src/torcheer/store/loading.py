@@ -1,4 +1,8 @@
-"""Gives a saved history the parameters of a model, after a check that it is the model that was logged."""
+"""Loads a saved history (`load_run`), and gives it the parameters of a model (`bind`).
+
+No code in a file is run; a damaged file raises an error that says what is wrong. `bind` first checks that the model is the
+logged one.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +95,7 @@ def _pairs(registered: RegisteredModule, module: Module) -> list[tuple[AbsentTen
 
 
 def _difference(absent: AbsentTensor, tensor: Any, is_used: bool) -> str:
-    """How a tensor differs from the one that is absent, in words; empty where it does not."""
+    """A text that says how a tensor differs from the absent tensor; empty if it does not."""
     if tensor is None:
         return "is missing"
     if is_lazy(tensor):
@@ -107,7 +111,7 @@ def _difference(absent: AbsentTensor, tensor: Any, is_used: bool) -> str:
     return "" if fingerprint(tensor) == absent.fingerprint else "has other values"
 
 
-# Reads a saved history. No code in a file is run; a damaged file raises an error that says what is wrong.
+# Reads a saved history.
 
 _SMALL = 1 << 20  # bytes that a document may have in any case
 

@@ -1,7 +1,8 @@
-"""Fingerprints of parameters, by which `load(path, model=…)` checks that the model is the logged one.
+"""Writes and reads four parts of a log: fingerprints of parameters, random states, sites and backward passes.
 
-A fingerprint covers up to a thousand elements that are spread over a tensor, because to read all parameters would make saving
-slow. An optimizer's step changes all elements of a parameter, or nearly all.
+With fingerprints, `load(path, model=…)` checks that the model is the logged one. A fingerprint covers up to a thousand elements
+spread over a tensor, because reading all parameters would make saving slow; an optimizer's step changes nearly all elements.
+A site is saved as file, function and line, with the text of the line and of the lines around it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _ELEMENTS = 1024
 
 
 def fingerprint(tensor: Tensor) -> str:
-    """A text that is the same for tensors of equal values; empty where a tensor cannot be read."""
+    """A hash that is equal for tensors of equal values; empty if the tensor cannot be read."""
     digest = blake2b(digest_size=12, person=str(tensor.dtype)[6:22].encode())
     try:
         with DisableTorchFunction(), torch.no_grad():
@@ -66,7 +67,7 @@ def _pieces(tensor: Tensor) -> Iterator[bytes]:
     yield sample.view(torch.uint8).numpy().tobytes() if sample.numel() else b""
 
 
-# The random states of a log: the one the pass started from, and those that something else set on the way.
+# The random states of a log: the state at the start of the pass, and states that code set during the pass.
 
 Json = Any
 

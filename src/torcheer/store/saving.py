@@ -1,4 +1,8 @@
-"""Writes a history into one file: tensors by name, and one compressed JSON document of everything else."""
+"""Writes a history into one file: tensors by name, and one compressed JSON document of everything else.
+
+`save_history` writes a finished history; `Streaming` writes kept tensors while the model runs, so that a history may be larger
+than memory.
+"""
 
 from __future__ import annotations
 
@@ -168,11 +172,10 @@ def _device_of_values(log: Log) -> list[str]:
     return sorted({str(value.device) for value in log.values[:64] if value is not UNSAVED and isinstance(value, Tensor)})
 
 
-# Writes the tensors that a recording keeps into a file as they are made, so that a history may be larger than memory.
+# Writes the tensors that a recording keeps into a file as they are made.
 #
-# In place of a tensor the recording holds a `Written`, which is its number here. Names are given last, when labels
-# are known. A tensor whose memory is in the file already, and was not overwritten since, is described as a view of
-# that.
+# The recording holds a `Written`, a number, in place of each tensor. Names are assigned at the end, when labels are known. If
+# a tensor's memory is in the file already, and was not overwritten since, the tensor is described as a view.
 
 _ROOM = 1 << 22  # bytes that are left for the header: enough for some ten thousand tensors
 

@@ -1,4 +1,8 @@
-"""Where the writer of a log puts its tensors: into a layout, or into a file that has most of them already."""
+"""Writes and reads the tensors of a saved history: `Layout` decides which are written, `SavedTensors` reads them by name.
+
+Memory that several tensors share is written once, and the others are saved as views of it. A loaded history reads each tensor
+when it is first used: `SavedValues` and `SavedGradients` hold `Stored` names until then.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ class Written:
         self.number = number
 
 
-# Which tensors of a history are written, and which are views of those: memory that several share is written once.
+# Decides which tensors of a history are written, and which are views of these: shared memory is written once.
 #
 # An example: `y = x.reshape(4, 2).t()`, both kept. Their memory is that of `x`, which is contiguous and covers it:
 # `x` is written under its name, and `y` is described as a view of it by offset, shape and strides. Where no tensor
@@ -209,7 +213,7 @@ def is_spread(tensor: Tensor, reach: int) -> bool:
 
 
 def touches_each_once(tensor: Tensor) -> bool:
-    """Whether sizes and strides prove that no two elements of a strided tensor lie at one place."""
+    """True if sizes and strides prove that no two elements of a strided tensor share memory."""
     reach = 0
     for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1:
@@ -335,7 +339,7 @@ def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return 0 if 0 in shape else 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=False))
 
 
-# Stands for the tensors of a saved history, each of which is read from the file when it is used.
+# Containers of a loaded log whose tensors are read from the file when they are used.
 
 _SET_DATA = "set_data"  # gives a lazy parameter its values: recorded before the parameter has a shape
 

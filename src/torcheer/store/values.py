@@ -1,8 +1,10 @@
-"""Arguments and other plain values as JSON, and back.
+"""Converts arguments and other values to JSON (`Writer`) and back (`Reader`), and takes sparse or nested tensors apart.
 
-None, truth values, whole numbers, finite floats and texts are themselves; a tuple is an array; everything else is an object
-whose first key says what it is. An object of a class, or a function, is written as it prints, with the places of the tensors in
-it, and is read as a `SavedObject`. To read a value, nothing is imported or called.
+None, booleans, integers, finite floats and strings are written directly; a tuple is an array; any other value is a JSON object
+whose first key names its kind. An object of a class, or a function, is written as its repr with the paths of the tensors in
+it, and is read as a `SavedObject`. Reading a value imports and calls nothing.
+
+`parts_of` and `put_together` convert sparse, quantized, nested and meta tensors to strided tensors and back.
 """
 
 from __future__ import annotations
@@ -347,10 +349,10 @@ _READ: dict[str, Callable[[Json], Any]] = {
 }
 
 
-# Tensors that are made of others: sparse, quantised and nested ones, and those on the meta device.
+# Sparse, quantized, nested and meta tensors.
 #
-# Each is taken apart into strided tensors, which are written as such, and a few facts. A tensor that could not be put
-# together again is refused by name.
+# Each is taken apart into strided tensors and a few facts, which are written. If a tensor could not be put together again,
+# an error names it.
 
 Form = tuple[dict[str, Any], dict[str, Tensor]]  # facts, and parts by name
 

@@ -26,19 +26,20 @@ import torch.distributed
 from torch import nn
 from torch.overrides import BaseTorchFunctionMode
 
-from models import made_with
 
-
-@made_with(
-    fc=lambda: nn.Linear(8, 8),
-    norm=lambda: nn.BatchNorm1d(8),
-    encoder=lambda: nn.TransformerEncoderLayer(8, 2, 8, batch_first=True),
-)
-def Net(self, x):
+class Net(nn.Module):
     """A linear layer, an in-place function, a batch norm, attention on torch's fused path, and a view that is written to."""
-    h = torch.relu_(self.norm(self.fc(x))) * 1
-    h[0].mul_(2)
-    return self.encoder(h[None])[0]
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+
+    def forward(self, x):
+        h = torch.relu_(self.norm(self.fc(x))) * 1
+        h[0].mul_(2)
+        return self.encoder(h[None])[0]
 
 
 def steps(folder):

@@ -98,7 +98,7 @@ def test_where_a_picture_goes_is_checked_before_it_is_laid_out(history, tmp_path
 def test_what_is_neither_path_nor_file_is_refused(history):
     with pytest.raises(InvalidArgument, match="path or a file object"):
         history.draw(7)
-    with pytest.raises(InvalidArgument, match="svg, png, pdf, tex, dot"):
+    with pytest.raises(InvalidArgument, match="svg, png, pdf, dot"):
         make_picture(history.graph).to_bytes("gif")
 
 

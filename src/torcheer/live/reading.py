@@ -66,8 +66,8 @@ class TakenValue:
     def may_be_overwritten(self) -> bool:
         """Whether the tensor was written to since it was read; True for inference tensors, whose writes torch does not count.
 
-        Nor does it count writes through `.data`, so the tensor is compared with the copy, if there is one. A tensor whose memory
-        was freed (`storage.resize_(0)`, as FSDP frees parameters) cannot be compared: reading it would end the process.
+        Nor does it count writes through `.data`, so the tensor is compared with the copy, if there is one. A tensor whose
+        memory was freed (`storage.resize_(0)`, as FSDP frees parameters) is not compared: torch would end the process.
         """
         if not has_memory(self.tensor):
             return True

@@ -292,7 +292,7 @@ def cost_of(history: HoldsRun, formulas: Mapping[str, Formula] | None = None) ->
 
 
 def flops_of(index: Index) -> Mapping[int, int | None]:
-    """The FLOPs of every operation; None if unknown. The FLOPs of a call are assigned to its first tensor."""
+    """The FLOPs of every operation; None if unknown. The FLOPs of a call belong to its first tensor."""
     if "flops" not in index.kept:
         index.kept["flops"] = _flops(_Sweep(index, {}))
     found: dict[int, int | None] = index.kept["flops"]

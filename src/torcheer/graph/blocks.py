@@ -294,7 +294,7 @@ class _Finder:
 
 
 class _Repeats:
-    """Quick, cached checks: does an item of a sequence repeat the item a block length before?"""
+    """Quick, cached checks whether items of a sequence repeat the items one block length earlier."""
 
     def __init__(self, finder: _Finder, items: list[Item]) -> None:
         self._finder = finder

@@ -609,7 +609,7 @@ class ModelHistory(Helpful):
 
     @property
     def cost(self) -> Cost:
-        """FLOPs, MACs, time and traffic: of everything, of an operation, a layer or a module.
+        """FLOPs, MACs, time and memory traffic: totals, and by operation, layer and module.
 
         >>> import torch, torcheer
         >>> history = torcheer.log_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2))

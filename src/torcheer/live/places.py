@@ -127,7 +127,7 @@ def _module_place(log: Log, call: ModuleCall, number: int, label: str, *, is_inp
 
 
 def _is_written_there(log: Log, call: ModuleCall, number: int) -> bool:
-    """Whether a value is a tensor that a module was given and wrote to in place."""
+    """True if a value is a tensor that a module received and wrote to in place."""
     made = number
     while number >= call.first and (slot := log.operations[number].overwritten) is not None:
         number = log.operations[number].parents[slot]
@@ -170,7 +170,7 @@ def _is_inside_model(call: ModuleCall) -> bool:
 
 
 def _number(model: ModuleCall, calls: list[ModuleCall]) -> int | None:
-    """The number of a call of the model, where there are several; a model that is called once is watched at every call."""
+    """The number of a call of the model; None if the model was called once, because then every call is watched."""
     return model.call if len(calls) > 1 else None
 
 
@@ -238,7 +238,7 @@ def _composites(composite: Composite | None) -> Sequence[str]:
 
 
 def within_forward(frames: tuple[Frame, ...], forward: CodeType | None) -> tuple[Frame, ...]:
-    """A call site without the frames outside of `forward`, where the call is in `forward` or in a function that it calls.
+    """A call site without the frames outside `forward`; unchanged if `forward` is not among its two innermost frames.
 
     A log knows such calls by their place in `forward` alone; a program may wrap the `forward` of one module in other functions.
     """

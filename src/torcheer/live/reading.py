@@ -113,9 +113,9 @@ class Take(Act):
             self.values[spot].append(value)
 
     def begin(self) -> None:
-        """Let go of the values of the last call, and remember which of them it overwrote.
+        """Release the values of the last call, and remember which of them it overwrote.
 
-        What a module returned that was called by itself stays: `generate` calls an encoder before it calls the model.
+        Values of a module that the program called directly stay: `generate` calls an encoder before it calls the model.
         """
         self._is_safe -= self.values.keys()
         self._is_safe |= {s for s, values in self.values.items() if not any(value.may_be_overwritten for value in values)}
@@ -185,7 +185,7 @@ class _Until:
         session.keeper.selection = self
 
     def _read(self, key: Any) -> bool:
-        """Wait for the operation that a key means. Returns whether it can be told while the model runs."""
+        """Wait for the operation that a key means. Returns False if it cannot be recognized while the model runs."""
         if not isinstance(key, Text) or "*" in key.text:
             return False
         for way in readings(key.text):
@@ -337,8 +337,8 @@ def activation(
         like: a history of the model, which says where values are. Without one, addresses and classes of modules are read by
             hooks; for other keys the model is logged as far as needed, and values have no autograd graph.
 
-    Of a layer that runs several times it returns the first pass, since the model stops there. With `like` it returns a list of
-    all passes that were logged; `key:2` means the second one.
+    For a layer that runs several times, the value is that of the first pass, because the model stops there. With `like`, it is
+    a list of the values of all logged passes; `key:2` means the second pass.
     """
     if keys is None:
         raise InvalidArgument('activation() needs a key: activation(model, x, "layer3").')

@@ -86,7 +86,7 @@ class ModuleHooks:
             self._globally(module)[1].append(hook)
 
     def remove(self) -> None:
-        """Take all of them off."""
+        """Remove all hooks."""
         self._leave.close()
         self._global.clear()
 
@@ -121,7 +121,7 @@ def _go_first(hooks: dict[int, Any]) -> None:
 
 
 def _takes_hooks(module: Module) -> bool:
-    """Whether a module may have hooks: with hooks, modules with a fused path do not take it, and TorchScript refuses them."""
+    """False for modules that must not have hooks: hooks switch off a fused path, and TorchScript refuses them."""
     return decision_of(type(module)) is None and not isinstance(module, torch.jit.ScriptModule)
 
 
@@ -278,7 +278,7 @@ class Watch(Managed["Watch"]):
             act.begin()
 
     def _reset(self) -> None:
-        """No call is running, also where an interrupt left some without an end."""
+        """Forget all running calls, including calls that an interrupt left without an end."""
         self._caller = None
         for watched in self._modules.values():
             watched.calls = 0
@@ -289,11 +289,11 @@ class Watch(Managed["Watch"]):
     # What a place does --------------------------------------------------------------------------------------------
 
     def _is_watched_thread(self) -> bool:
-        """Whether this is the thread of the block, or one of autograd's, on which checkpointed modules run again."""
+        """True on the thread of the block, and on autograd's threads, on which checkpointed modules run again."""
         return get_ident() == self._thread or is_in_backward()
 
     def is_here(self, address: str) -> bool:
-        """Whether a module runs on a watched thread. Modules that do not are remembered."""
+        """True if a module runs on a watched thread. Remembers modules that do not."""
         if self._is_watched_thread():
             return True
         self.elsewhere.add(address)
@@ -301,7 +301,7 @@ class Watch(Managed["Watch"]):
 
     @property
     def is_model_running(self) -> bool:
-        """Whether a call of the model runs, or a run of several, so that modules are not called by themselves."""
+        """True while a call of the model, or a block of `one_pass`, runs: then the program calls no module directly."""
         return self._is_in_pass or self._caller is not None or 0 < self._passed < self._passes
 
     def reach(self, spot: Spot, tensor: Tensor) -> Tensor | None:
@@ -328,7 +328,7 @@ class Watch(Managed["Watch"]):
             raise Stopped(self)
 
     def note(self, text: str) -> None:
-        """Remember what did not run as logged."""
+        """Remember a text about something that did not run as logged."""
         self.otherwise[text] = None
 
 
@@ -418,7 +418,7 @@ class WatchedKeys:
 
 
 def is_plural(key: Any) -> bool:
-    """Whether a key asks for any number of values, so that the answer is a list."""
+    """True if a key may mean several values, so that the answer is a list."""
     parsed = parse_key(key)
     return isinstance(parsed, (Several, OfClass, OfFunction, Range, Where)) or (isinstance(parsed, Text) and "*" in parsed.text)
 
@@ -441,7 +441,7 @@ def _called(run: LoggedRun) -> tuple[dict[str, int], dict[str, list[str]]]:
 
 
 def in_words(place: Place, key: Any) -> str:
-    """A place in an error: the key, and what it means."""
+    """The text for a place in an error: the key, and what it means."""
     return f"{key!r} ({place})"
 
 
@@ -485,7 +485,7 @@ class WatchedModule:
 
     @property
     def is_entered(self) -> bool:
-        """Whether something is to be done before its forward."""
+        """True if the module needs a hook before its forward."""
         return bool(self._inputs) or self.mode is not None or self._changes
 
     @property

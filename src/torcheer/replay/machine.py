@@ -165,7 +165,7 @@ DEFAULT_TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.f
 
 
 class WouldWrite(Exception):
-    """A call is about to write to a parameter that is borrowed from the model."""
+    """Raised before a call that would write to a parameter of the model."""
 
 
 class Observer(Protocol):

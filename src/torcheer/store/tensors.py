@@ -65,7 +65,7 @@ class _Window:
 
     @property
     def is_dense(self) -> bool:
-        """Whether it has every byte from `begin` to `end`, each once."""
+        """True if the tensor has every byte from `begin` to `end` exactly once."""
         tensor = self.tensor
         if tensor.is_conj() or tensor.is_neg() or self.end - self.begin != tensor.nbytes:
             return False
@@ -126,7 +126,7 @@ class Layout:
         return {key: value for key, value in found.items() if value}
 
     def settle(self) -> None:
-        """All tensors are known: decide what is written."""
+        """Called when all tensors are known: decide which of them are written."""
         with DisableTorchFunction(), torch.no_grad():
             for windows in self._windows.values():
                 for group in _overlapping(windows):
@@ -354,7 +354,7 @@ class Stored:
         self._tensors = tensors
 
     def read(self, shape: tuple[int, ...] | None = None) -> Tensor:
-        """The tensor. Raises `UnreadableFile` where its shape is not the one that is recorded, if that is given."""
+        """Read the tensor. Raises `UnreadableFile` if its shape differs from `shape`, the recorded shape, if given."""
         found = self._tensors.read(self._name)
         if shape is not None and shape_of(found) != shape:
             self._tensors.refuse(self._name, f"its shape is {shape_of(found)}, and {tuple(shape)} is recorded of the operation")
@@ -362,7 +362,7 @@ class Stored:
 
 
 class SavedHeld(Held):
-    """An argument that was kept on its own."""
+    """A `Held` argument whose value is read from the file when it is used."""
 
     __slots__ = ("_stored",)
 

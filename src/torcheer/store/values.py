@@ -29,8 +29,8 @@ from ..errors import CannotBeSaved
 from ..log.templates import blank
 from .checking import fields, flag, items, lists, number, real, refuse, sizes, text
 
-_DEEPEST = 60  # containers in one another; deeper ones are written as they print
-_LONGEST = 20_000  # characters of what an object prints
+_DEEPEST = 60  # containers nested deeper than this are written as their repr
+_LONGEST = 20_000  # at most this many characters of a repr are written
 _ITSELF = frozenset({type(None), bool, int})
 _NUMPY_KINDS = "biufc"  # truth values, whole numbers, floats and complex numbers
 _FORMAT_NAMES = ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
@@ -91,7 +91,7 @@ class Writer:
         return self._as_printed(value, depth)
 
     def _as_printed(self, value: Any, depth: int) -> Json:
-        """An object as it prints, with the steps to those of its parts that hold tensors."""
+        """The repr of an object, with the paths to the tensors inside it."""
         if type(value) is SavedObject:
             steps, held, printed, name = value.steps, value.items, value.printed, value.type_name
         else:
@@ -124,7 +124,7 @@ class Writer:
 
 
 def _write_plain(value: Any, cls: type) -> Json:
-    """A value that is no container, with the word for its class; None for other classes."""
+    """The JSON of a value that is no container; None for classes that have no such form."""
     if cls in _WRITTEN:
         return _WRITTEN[cls](value)
     if cls is torch.layout and str(value) in _LAYOUTS_BY_NAME:
@@ -203,7 +203,7 @@ class Reader:
             self._depth -= 1
 
     def _word(self, written: dict[str, Json]) -> Any:
-        """A value whose kind is a word."""
+        """Read a JSON object, whose first key names the kind of the value."""
         if not written:
             refuse("a value says nothing")
         word, what = next(iter(written.items()))

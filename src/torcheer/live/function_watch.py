@@ -167,10 +167,10 @@ class FunctionWatch(TorchFunctionMode):
     Args:
         module: the module in words, for notes.
         forward: the code of its class's forward.
-        reach: called at a place with its spot and value; returns the value to go on with, or None for the same one.
-        stop_if_done: called where the pass may be stopped. That is not while a function runs: torch takes a mode off for that
-            time, and would put it on again after everything was cleaned up.
-        note: called with what did not run as logged, in words.
+        reach: called at a place with its spot and value; returns the value to continue with, or None to leave it.
+        stop_if_done: called where the pass may be stopped, which is never inside a function: torch takes the mode off during
+            the function, and would put it on again after cleanup.
+        note: called with a text about something that did not run as logged.
     """
 
     def __init__(
@@ -318,7 +318,7 @@ class FunctionWatch(TorchFunctionMode):
         return due
 
     def _reach_in(self, call: _Call, at_place: tuple[int, str], spots: list[Spot]) -> Any:
-        """Make a call at whose site places are, and reach those that are this call. Returns what the program gets."""
+        """Make a call whose site has places, and reach the places of this call. Returns the result for the program."""
         turn = self._turns.get(at_place, 0) + 1
         due = self._due(spots, turn)
         is_changed = any(spot.act.changes and spot.place.writes for at_path in due.values() for spot in at_path)
@@ -338,14 +338,14 @@ class FunctionWatch(TorchFunctionMode):
 
 
 class _Over(dict[Any, int]):
-    """What becomes of calls after the block."""
+    """Handles calls after the block: all are ignored."""
 
     def __missing__(self, func: Any) -> int:
         return _PASS
 
 
 class _Call:
-    """One call of a torch function, of whose results some are read or changed."""
+    """One call of a torch function with results that are read or changed."""
 
     def __init__(self, func: Any, function: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._func = func
@@ -378,7 +378,7 @@ class _Call:
         return found if isinstance(found, Tensor) else None
 
     def now(self, tensor: Tensor) -> Tensor:
-        """What the program gets of a result, as far as changed by now."""
+        """The current value of a result for the program, with the changes so far."""
         return self._new[id(tensor)][1] if id(tensor) in self._new else tensor
 
     def given_to_change(self, tensor: Tensor) -> Tensor:
@@ -386,11 +386,11 @@ class _Call:
         return given_to_change(tensor) if self._is_written(tensor) else self.now(tensor)
 
     def change(self, tensor: Tensor, new: Tensor, spot: Spot) -> None:
-        """The program is to get another tensor, or another value in the tensor, as a result."""
+        """Replace a result, or its value if the call wrote it in place."""
         self._new[id(tensor)] = tensor, new, spot
 
     def settle(self, result: Any) -> Any:
-        """Put the new values in place. Returns what the program gets as the result of the call."""
+        """Apply the changes. Returns the result of the call for the program."""
         changed = [(tensor, new, spot, differ(tensor, new)) for tensor, new, spot in self._new.values()]
         self._copies.settle({id(tensor): new for tensor, new, _, _ in changed}, changed[0][2].place if changed else None)
         final: dict[int, Tensor] = {}  # by id of a result

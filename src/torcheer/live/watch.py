@@ -220,7 +220,7 @@ class Watch(Managed["Watch"]):
         return isinstance(error, Stopped) and error.args[0] is self
 
     def one_pass(self, *, stops: bool) -> OnePass:
-        """A block in which everything that runs is one call of the model, also where the model or a part runs several times."""
+        """A block that counts as one call of the model, even if the model or a part of it runs several times."""
         return OnePass(self, stops)
 
     def _hook(self) -> None:
@@ -241,7 +241,7 @@ class Watch(Managed["Watch"]):
         hooks.after(self._model, self._model_returned, always=True)
 
     def _here(self, hook: Callable[..., Any]) -> Callable[..., Any]:
-        """The hook, for the watched threads only."""
+        """A hook that calls `hook` on the watched threads only."""
         return lambda *given: hook(*given) if self._is_watched_thread() else None
 
     # Calls of the model -------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class Watch(Managed["Watch"]):
 
     @property
     def is_model_running(self) -> bool:
-        """True while a call of the model, or a block of `one_pass`, runs: then the program calls no module directly."""
+        """True during a call of the model, between calls of one run, and in `one_pass`: modules belong to the model's run."""
         return self._is_in_pass or self._caller is not None or 0 < self._passed < self._passes
 
     def reach(self, spot: Spot, tensor: Tensor) -> Tensor | None:
@@ -333,7 +333,7 @@ class Watch(Managed["Watch"]):
 
 
 class OnePass(Managed[None]):
-    """A block in a watch that lasts: everything that runs inside is one call of the model.
+    """A block inside a longer watch. Everything that runs in the block counts as one call of the model.
 
     With `stops` the block ends when every place was reached. Other code that runs the hooked model is not stopped.
     """
@@ -424,10 +424,10 @@ def is_plural(key: Any) -> bool:
 
 
 def _called(run: LoggedRun) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """By address, how often each module was called, and for which of the modules it calls its function mode steps aside.
+    """By address: how many times each module was called; and the inner modules for which its function mode is taken off.
 
-    Those are modules with a fused path, which they do not take while a mode is on, and modules that ran more than a few
-    operations.
+    The mode is taken off for modules with a fused path, which they skip while a mode is on, and for modules with more than
+    `_FEW` operations.
     """
     log = run.log
     counts: dict[str, int] = {}
@@ -490,7 +490,7 @@ class WatchedModule:
 
     @property
     def _changes_one_of_several(self) -> bool:
-        """Whether a change is for one numbered call of the module, and it may be called several times."""
+        """True if a change is for one numbered call of a module that may be called several times."""
         return self._most_calls != 1 and any(spot.act.changes and spot.place.call is not None for spot in self._spots)
 
     def enter(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -573,7 +573,7 @@ class WatchedModule:
 
 
 class _Given:
-    """What a module was given for one call, where the result of the call is changed: a module may write to that in place."""
+    """The arguments of a module call whose result is changed. The module may write to them in place."""
 
     def __init__(self, tensors: list[Tensor], *, writes: bool) -> None:
         self.copies = Copies(tensors if writes else ())
@@ -585,7 +585,7 @@ class _Given:
         return given_to_change(tensor) if self._is_written(tensor) else tensor
 
     def settle(self, made: list[tuple[Spot, int, Tensor]], results: list[Tensor]) -> dict[int, Tensor]:
-        """Put the new values of results into what the module wrote in place. Returns what takes the place of other results."""
+        """Write new values into results that the module wrote in place. Returns the replacements of the other results."""
         exchanged: dict[int, Tensor] = {}
         in_copies: dict[int, Tensor] = {}
         for spot, at, after in made:

@@ -69,7 +69,7 @@ def _add_what_a_recording_shows(log: Log, found: bytearray) -> None:
 
 
 def _add(log: Log, numbers: Iterable[int], found: bytearray) -> None:
-    """Add operations, except `log.hollow`: new tensors without elements that no operation used."""
+    """Add operations, except `log.hollow`: results of `torch.empty` without elements that no operation used."""
     for number in numbers:
         if number not in log.hollow:
             found[number] = True

@@ -353,7 +353,7 @@ class BackwardRecord:
     gradients: dict[int, Tensor] = field(default_factory=dict)
     summed: dict[int, Tensor] = field(
         default_factory=dict
-    )  # inputs of `torch.autograd.grad`: sums over the nodes that used them
+    )  # sums at nodes where the pass may end; used if the node does not run
     accumulated: set[int] = field(default_factory=set)  # leaves whose accumulation node ran
     scale: Tensor | None = None  # the factor by which a gradient scaler multiplied the loss
     is_complete: bool = False
@@ -734,7 +734,7 @@ class Log:
     without_memory: set[int] = field(default_factory=set)  # operations whose tensor had no memory when it was recorded
     collectives: int = 0  # number of calls with other processes (collectives), recorded or not
     notes: list[str] = field(default_factory=list)
-    hollow: set[int] = field(default_factory=set)  # new tensors without elements that no operation used before they were filled
+    hollow: set[int] = field(default_factory=set)  # results of `torch.empty` without elements that nothing has used so far
     source_names: dict[int, str] = field(default_factory=dict)
     source_tensors: list[weakref.ref[torch.Tensor]] = field(default_factory=list)  # tensors of unknown origin
     input_paths: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)

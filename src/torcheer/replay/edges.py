@@ -82,7 +82,7 @@ def _redraw(value: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _flip(value: Tensor, generator: torch.Generator) -> Tensor:
-    """Reverse the order of the values; if all are equal, use neighbouring values."""
+    """Reverse the order of the values; negate booleans; use neighbouring integers if reversing changes nothing."""
     if value.dtype is torch.bool:
         return ~value
     flat = value.reshape(-1).flip(0)
@@ -323,7 +323,7 @@ def varies(record: OperationRecord, tensors: list[Tensor]) -> bool:
 
 
 def writes_another(record: OperationRecord, tensors: list[Tensor], slot: int) -> bool:
-    """True if a call changes an argument that has another value, so that it wrote, but wrote the value that was there."""
+    """True if the call writes to an argument once the argument has another value: before, it wrote the value already there."""
     tensor = tensors[slot]
     if not is_plain(tensor) or not tensor.numel():
         return False

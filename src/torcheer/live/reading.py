@@ -57,10 +57,13 @@ class TakenValue:
         self.tensor = tensor
         self._copy: Tensor | None = None
         self._is_parameter = any(isinstance(one, Parameter) for one in (tensor, base_of(tensor)))
-        if (copies or self._is_parameter) and has_memory(tensor):
-            with DisableTorchFunction(), without_transforms():
-                self._copy = cloned(tensor)
         self._version = version_of(tensor)
+        if copies or self._is_parameter:
+            with DisableTorchFunction(), without_transforms():
+                if has_memory(tensor):
+                    self._copy = cloned(tensor)
+                else:  # freed by `storage.resize_(0)`: there is no value to read
+                    self._version = -1
 
     @property
     def may_be_overwritten(self) -> bool:
@@ -69,13 +72,13 @@ class TakenValue:
         Nor does it count writes through `.data`, so the tensor is compared with the copy, if there is one. A tensor whose
         memory was freed (`storage.resize_(0)`, as FSDP frees parameters) is not compared: torch would end the process.
         """
-        if not has_memory(self.tensor):
-            return True
         if self._version < 0 or write_count(self.tensor) != self._version:
             return True
         if self._copy is None or type(self.tensor) not in (Tensor, Parameter):
             return False
         with DisableTorchFunction():
+            if not has_memory(self.tensor):
+                return True
             try:
                 return not torch.equal(self._copy, self.tensor)
             except RuntimeError:  # torch does not compare sparse, nested and meta tensors, nor some dtypes

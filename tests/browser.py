@@ -37,7 +37,9 @@ def running_browser(environment: dict[str, str] | None = None) -> Iterator[Brows
         _go_without(f"there is no browser: install one of {', '.join(BROWSERS)}")
     with sync_playwright() as playwright:
         variables: dict[str, str | float | bool] = {**os.environ, **(environment or {})}
-        running = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], env=variables, timeout=300_000)
+        # A frame without an origin runs in the process of its page: Playwright may miss one that has a process of its own.
+        arguments = ["--no-sandbox", "--disable-features=IsolateSandboxedIframes"]
+        running = playwright.chromium.launch(executable_path=path, args=arguments, env=variables, timeout=300_000)
         yield running
         running.close()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -65,8 +66,12 @@ def ended(child: int) -> bool:
     return False
 
 
+_UNFINISHED = re.compile(r"\..+\.torcheer-[0-9a-f]{12}")
+
+
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    """The files of a folder; not the second name that a file has for some microseconds while it replaces another one."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not _UNFINISHED.fullmatch(path.name)}
 
 
 def kill_and_resume(kills: int, world: int, seed: int) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
-from .._text import ShownTable, Table, nearest
+from .._text import ShownTable, Table
 from .._torch.source_code import SourceLine
 from ..errors import InvalidArgument, LayerNotFound
 from ..log.index import Index, named_once
@@ -226,8 +226,7 @@ class Modules(ShownTable, Mapping[str, Module]):
             if 1 <= number <= module.num_calls:
                 return module[number]  # type: ignore[return-value]  # typed as the module, which is what nearly all keys mean
             raise LayerNotFound(f"module {module.address!r} was called {module.num_calls} times, so there is no {key!r}.")
-        hint = nearest(key, registered)
-        raise LayerNotFound(f"no module is called {key!r}: this history has {len(registered)} modules.{hint}")
+        return Module(self._index, registered[self._index.address_of_module(key)])  # raises: no module has this name
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._index.log.registered)

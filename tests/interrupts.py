@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._dynamo  # where torch's compiler was imported, logs keep it out, so other lines run
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_modules
 from torch.overrides import _get_current_function_mode_stack
@@ -87,10 +88,11 @@ def state_of(model: nn.Module, x: Tensor) -> dict[str, Any]:
 
 
 class AtLine:
-    """Raises a signal when line number `at` of the library is about to run; counts the lines."""
+    """Raises a signal when line number `at` of the library, or of one of its files, is about to run; counts the lines."""
 
-    def __init__(self, at: int, number: int = signal.SIGINT) -> None:
+    def __init__(self, at: int, number: int = signal.SIGINT, file: str = "") -> None:
         self.at, self.number = at, number
+        self.files = (LIBRARY + file,) if file else (LIBRARY, BETWEEN)
         self.count = 0
         self.where = ""
 
@@ -103,7 +105,7 @@ class AtLine:
         sys.settrace(self._before)
 
     def _enter(self, frame: FrameType, event: str, value: Any) -> Any:
-        return self._line if frame.f_code.co_filename.startswith((LIBRARY, BETWEEN)) else None
+        return self._line if frame.f_code.co_filename.startswith(self.files) else None
 
     def _line(self, frame: FrameType, event: str, value: Any) -> Any:
         if event == "line" and frame.f_code.co_name not in FINALIZERS:
@@ -212,13 +214,13 @@ def prepared() -> tuple[Model, Tensor]:
     return model, x
 
 
-def lines_of(case: Callable[[nn.Module, Tensor], None]) -> int:
-    """How many lines of the library run in a case."""
+def lines_of(case: Callable[[nn.Module, Tensor], None], file: str = "") -> int:
+    """How many lines of the library, or of one of its files, run in a case."""
     with quiet():
         for _ in range(2):  # the first fills caches
             model, x = prepared()
             _histories["of the model"] = torcheer.log_forward_pass(model, x)
-            with AtLine(-1) as tracer:
+            with AtLine(-1, file=file) as tracer:
                 case(model, x)
     return tracer.count
 
@@ -228,6 +230,7 @@ def interrupted(
     at: int,
     number: int = signal.SIGINT,
     expected: type[BaseException] = KeyboardInterrupt,
+    file: str = "",
 ) -> str:
     """Interrupt a case at a line. Returns what went wrong, in words; empty where all is as it was and `expected` was raised."""
     raised: str = "nothing"
@@ -238,7 +241,7 @@ def interrupted(
             model.eval()
         before = state_of(model, x)
         try:
-            with AtLine(at, number) as tracer:
+            with AtLine(at, number, file) as tracer:
                 case(model, x)
         except BaseException as error:
             raised = type(error).__name__
@@ -255,6 +258,8 @@ def interrupted(
     if not tracer.where:
         return ""  # fewer lines ran than before
     wrong = [name for name, value in before.items() if after[name] != value]
+    if not before["handing on"]:
+        wrong.append("torch's functions did not reach modes before")
     if "tensors" in wrong:
         wrong += [name for name, value in before["tensors"].items() if after["tensors"][name] != value]
     if raised != expected.__name__:

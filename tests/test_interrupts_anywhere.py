@@ -67,6 +67,17 @@ def test_so_does_a_time_limit_whose_error_is_an_exception(name):
     assert not [found for at in at_lines if (found := interrupts.interrupted(case, at, signal.SIGTERM, TimeLimit))]
 
 
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("log", "/_torch/tensor_table.py"), ("log", "/log/records.py"), ("step", "/training_step.py"), ("watch", "/live/")],
+)
+def test_so_does_an_interrupt_at_any_line_of_a_file(name, file):
+    case = interrupts.CASES[name]
+    lines = interrupts.lines_of(case, file)
+    assert lines > 10
+    assert not [found for at in range(1, lines + 1) if (found := interrupts.interrupted(case, at, file=file))]
+
+
 def test_the_error_of_a_model_is_told_from_that_of_a_signal():
     def fails(number, frame=None):
         raise ValueError(number)

@@ -19,7 +19,7 @@ from ._torch.containers import Arguments
 from ._torch.inputs import LEFT_OUT, as_arguments, explained, refuse_read_once
 from ._torch.randomness import RandomState
 from ._torch.restore_state import counts_as_found
-from ._torch.thread_state import thread_as_found
+from ._torch.thread_state import thread_as_found, thread_left_as_found
 from .analysis import Summary
 from .analysis.summary import DEFAULT_COLUMNS
 from .capture import Session, explain, finish, open_session, refuse_inside_compiled_code, run_model
@@ -39,6 +39,7 @@ VisOpt = Literal["none", "unrolled", "rolled"]
 
 
 @shows_options
+@thread_left_as_found
 def log_forward_pass(
     model: Callable[..., object],
     input_args: object = LEFT_OUT,

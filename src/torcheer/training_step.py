@@ -13,6 +13,7 @@ from ._torch.inputs import as_arguments, explained
 from ._torch.internals import DisableTorchFunction
 from ._torch.left_as_found import left_as_found
 from ._torch.restore_state import counts_as_found
+from ._torch.thread_state import thread_left_as_found
 from .api import log_forward_pass
 from .errors import InvalidArgument
 from .history import ModelHistory
@@ -42,6 +43,7 @@ class TrainingStep:
     Under `torch.no_grad()` there is no backward pass.
     """
 
+    @thread_left_as_found
     def __init__(self, model: Module, inputs: object, *, include_loss: bool = False, called: str = "TrainingStep") -> None:
         if not isinstance(model, Module):
             raise InvalidArgument(f"model must be an nn.Module; got {type(model).__name__}: {model!r:.80}.")
@@ -68,6 +70,7 @@ class TrainingStep:
             raise
         return self.history
 
+    @thread_left_as_found
     def watch_modules(self, *, timing: bool = True) -> ModuleCalls:
         """Run the step and watch only its modules.
 

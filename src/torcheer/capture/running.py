@@ -14,6 +14,7 @@ from .._torch.functions.facts import Origin, TorchFunction
 from .._torch.inputs import explained
 from .._torch.internals import is_of_compiler, may_be_compiled
 from .._torch.randomness import RandomState
+from .._torch.thread_state import thread_left_as_found
 from ..errors import InvalidArgument, LayerNotFound, UnseenWork, UnseenWorkWarning, put_on
 from ..log.index import Index
 from ..log.keys import (
@@ -338,6 +339,7 @@ _COMPILER_CAME = (
 )
 
 
+@thread_left_as_found
 def run_model(
     run: LoggedRun,
     model: Callable[..., Any],

@@ -95,9 +95,12 @@ class Session(Managed["Session"]):
             self._close(error)
 
     def run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], start: Start) -> None:
-        """Run `model` once and record it. Afterwards nothing outside the log has changed."""
+        """Run `model` once and record it. Afterwards nothing outside the log has changed.
+
+        Call this inside `thread_as_found`.
+        """
         refuse_inside_vmap()
-        with thread_as_found(), fewer_collections():
+        with fewer_collections():
             self._run(without_parallelism(model), args, kwargs, start)
 
     def _run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], start: Start) -> None:
@@ -210,6 +213,8 @@ class Session(Managed["Session"]):
         self.recorder.add_outputs([((), tensor) for _, tensor in sorted(held, key=lambda pair: pair[0])])
 
     def _close(self, error: BaseException | None) -> None:
+        if error is not None:
+            self.recorder.cut_unfinished()
         if self.interceptor.timer is not None:
             self.interceptor.timer.settle(self.log)
         self.keeper.settle(self.recorder.table.live_storages())

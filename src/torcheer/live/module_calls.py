@@ -8,10 +8,12 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from threading import get_ident
 from time import perf_counter_ns as now
+from types import TracebackType
 from typing import Any, overload
 
 import torch
@@ -19,7 +21,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
-from .._cleanup import Cleaning, cleaning
+from .._cleanup import Managed, cleaning
 from .._torch.addresses import addressed, class_name, free_address
 from .._torch.containers import tensors_in
 from .._torch.functions.facts import Origin
@@ -36,6 +38,7 @@ from .._torch.internals import (
 )
 from .._torch.memory import version_of
 from .._torch.shapes import bytes_of
+from .._torch.thread_state import thread_as_found
 from ..capture import refuse_inside_compiled_code
 from ..errors import InvalidArgument
 from ..log.grad_fn_names import node_of
@@ -290,7 +293,7 @@ def last_nodes(first: int, results: list[Node]) -> list[Node]:
 _MANY = 8  # nodes of a layer that are looked at one by one
 
 
-def watch_modules(model: Module, *, timing: bool = True) -> Cleaning[ModuleCalls]:
+def watch_modules(model: Module, *, timing: bool = True) -> Managed[ModuleCalls]:
     """Record every module call in a `with` block: its shapes, bytes and times, forward and backward.
 
     >>> import torch, torcheer
@@ -311,7 +314,24 @@ def watch_modules(model: Module, *, timing: bool = True) -> Cleaning[ModuleCalls
     refuse_inside_compiled_code()
     if not isinstance(model, Module):
         raise InvalidArgument(f"watch_modules() takes an nn.Module; got {type(model).__name__}.")
-    return _Watcher(model, timing=timing).watching()
+    return _Watching(_Watcher(model, timing=timing))
+
+
+class _Watching(Managed[ModuleCalls]):
+    """The block of `watch_modules`."""
+
+    def __init__(self, watcher: _Watcher) -> None:
+        self._watcher = watcher
+
+    def _begin(self) -> ModuleCalls:
+        with ExitStack() as undo:
+            undo.enter_context(thread_as_found())
+            calls = undo.enter_context(self._watcher.watching())
+            self._undo = undo.pop_all()
+        return calls
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._undo.__exit__(kind, error, trace)
 
 
 class _Running:

@@ -31,6 +31,7 @@ from .._torch.internals import (
 from .._torch.left_as_found import left_as_found
 from .._torch.memory import cloned, has_memory, version_of
 from .._torch.shapes import shape_of
+from .._torch.thread_state import thread_left_as_found
 from ..capture import Numbering, Session, open_session, run_model
 from ..errors import ActivationLost, InvalidArgument, LayerNotFound
 from ..log.keys import AnyKey, Text, find_address, parse_key, readings
@@ -318,6 +319,7 @@ def tap(model: Module, keys: AnyKey, *, like: HoldsRun | None = None, stop: bool
     return TappedValues(model, given, like, stop=stop, strict=strict)
 
 
+@thread_left_as_found
 def activation(
     model: Module,
     input_args: object = LEFT_OUT,

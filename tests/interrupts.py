@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import gc
 import inspect
+import linecache
 import random
 import signal
 import sys
@@ -87,6 +89,29 @@ def state_of(model: nn.Module, x: Tensor) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def ends_a_block_in_c(frame: FrameType) -> bool:
+    """True where a block of `DisableTorchFunction` is about to end.
+
+    Python traces the line of the `with` statement a second time then. No signal can come there: Python runs handlers when a
+    Python function starts and after calls. The next call is the one that ends the block, and its function is written in C.
+    """
+    code = frame.f_code
+    if "DisableTorchFunction" not in linecache.getline(code.co_filename, frame.f_lineno):
+        return False
+    return dis.opname[code.co_code[frame.f_lasti]] not in STARTS_OF_A_LINE
+
+
+STARTS_OF_A_LINE = {"NOP", "PUSH_NULL", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_DEREF", "LOAD_FAST_BORROW"}
+
+
+def in_a_finalizer(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name in FINALIZERS:
+            return True
+        frame = frame.f_back
+    return False
+
+
 class AtLine:
     """Raises a signal when line number `at` of the library, or of one of its files, is about to run; counts the lines."""
 
@@ -108,9 +133,11 @@ class AtLine:
         return self._line if frame.f_code.co_filename.startswith(self.files) else None
 
     def _line(self, frame: FrameType, event: str, value: Any) -> Any:
-        if event == "line" and frame.f_code.co_name not in FINALIZERS:
+        if event == "line" and frame.f_code.co_name not in FINALIZERS and not ends_a_block_in_c(frame):
             self.count += 1
-            if self.count == self.at:
+            if self.count == self.at and in_a_finalizer(frame):
+                self.at += 1
+            elif self.count == self.at:
                 self.where = f"{frame.f_code.co_filename.removeprefix(LIBRARY)}:{frame.f_lineno}"
                 signal.raise_signal(self.number)
         return self._line

@@ -78,6 +78,8 @@ def thread_left_as_found(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        if torch.compiler.is_dynamo_compiling():  # torch cannot compile the block, and would warn of it
+            return function(*args, **kwargs)
         with thread_as_found():
             return function(*args, **kwargs)
 

@@ -8,6 +8,9 @@ from . import errors as errors
 from . import reducers as reducers
 from ._files.files import write_whole as write_whole
 from .analysis.device import device_memory as device_memory
+from .analysis.diagnosis import Diagnosis as Diagnosis
+from .analysis.diagnosis import Finding as Finding
+from .api import diagnose as diagnose
 from .api import load as load
 from .api import log_forward_pass as log_forward_pass
 from .api import recording as recording

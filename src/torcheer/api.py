@@ -16,11 +16,13 @@ from ._cleanup import Managed
 from ._files.files import output_path
 from ._torch.addresses import innermost
 from ._torch.containers import Arguments
+from ._torch.forward_backward import ForwardBackward
 from ._torch.inputs import LEFT_OUT, as_arguments, explained, refuse_read_once
 from ._torch.randomness import RandomState
 from ._torch.restore_state import counts_as_found
 from ._torch.thread_state import thread_as_found, thread_left_as_found
 from .analysis import Summary
+from .analysis.diagnosis import Diagnosis
 from .analysis.summary import DEFAULT_COLUMNS
 from .capture import Session, explain, finish, open_session, refuse_inside_compiled_code, run_model
 from .errors import InvalidArgument, ModelMismatch
@@ -194,6 +196,40 @@ def show_model_graph(
     with explained(model, (args, kwargs), "show_model_graph"):
         history = log_forward_pass(model, args, kwargs, layers_to_save=saved, random_seed=random_seed)
     return history.draw(path, format=format, **options)
+
+
+def diagnose(
+    model: Callable[..., object],
+    input_args: object = LEFT_OUT,
+    input_kwargs: Mapping[str, object] | None = None,
+    *,
+    loss: Callable[[Any], Any] | None = None,
+    random_seed: int | None = None,
+) -> Diagnosis:
+    """Run a model once and look for what is wrong with it; with a `loss` also backward.
+
+    >>> import torch, torcheer
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Softmax(dim=0))
+    >>> [finding.kind for finding in torcheer.diagnose(model, torch.rand(4, 2))]
+    ['softmax axis']
+
+    Args:
+        model, input_args, input_kwargs, random_seed: as in `log_forward_pass`.
+        loss: a function of what the model returns, whose result is one number. A backward pass runs from it, and gradients are
+            judged, too. Afterwards parameters and gradients are as before.
+
+    The model runs in the mode it is in: `model.eval()` before a check of inference, `model.train()` before one of training.
+    """
+    args, kwargs = _arguments(model, input_args, input_kwargs, "diagnose")
+    if loss is not None and not callable(loss):
+        raise InvalidArgument(f"loss is a function of what the model returns; got {type(loss).__name__}: {loss!r:.80}.")
+    if loss is not None and not isinstance(model, Module):
+        raise InvalidArgument(f"with loss=, model must be an nn.Module; got {type(model).__name__}.")
+    with explained(model, (args, kwargs), "diagnose"):
+        if loss is None or not isinstance(model, Module):
+            return log_forward_pass(model, args, kwargs, random_seed=random_seed).diagnose()
+        step = ForwardBackward(model, False, loss)
+        return log_forward_pass(step, args, kwargs, random_seed=random_seed, save_gradients=True).diagnose()
 
 
 def summary(

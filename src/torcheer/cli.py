@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import json
 import os
 import pkgutil
 import re
@@ -532,6 +533,30 @@ def run_compare(options: argparse.Namespace) -> int:
     return {"different": 1, "not compared": 2}.get(comparison.verdict, 0)
 
 
+def _add_check(check: argparse.ArgumentParser) -> None:
+    _add_model(check)
+    check.add_argument("--train", action="store_true", help="check the model in training mode (default: evaluation mode)")
+    check.add_argument("--json", action="store_true", help="print the findings as JSON")
+    check.add_argument("--strict", action="store_true", help="exit with 1 for warnings, too (default: for errors alone)")
+
+
+def run_check(options: argparse.Namespace) -> int:
+    """Print what is wrong with a model or a saved history. Exit code: 0 if healthy, 1 if a finding is an error."""
+    if _is_file(options.model):
+        diagnosis = logged(options).diagnose()
+    else:
+        model, inputs = _model_and_inputs(options)
+        if options.train and isinstance(model, torch.nn.Module):
+            model.train()
+        with torch.no_grad():
+            diagnosis = reporting_errors(_words(options), lambda: log_forward_pass(model, inputs)).diagnose()
+    if options.json:
+        print(json.dumps(diagnosis.to_dict(), indent=2))
+    else:
+        print_shown(diagnosis)
+    return int(bool(diagnosis.errors) or (options.strict and not diagnosis.is_healthy))
+
+
 def _add_view(view: argparse.ArgumentParser) -> None:
     view.add_argument("file", type=Path, help=f"an .html page, a {SUFFIX} file, or a .json file that history.to_json() wrote")
     view.add_argument("-o", "--output", type=Path, help="the page to write (default: next to the file, and opened)")
@@ -606,6 +631,7 @@ _COMMANDS: list[tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[
     ("show", _add_show, run_show, "show a model in the viewer: torcheer show my_models:Net --input 1,3,224,224"),
     ("summary", _add_summary, run_summary, "print the modules of a model, with shapes, parameters and FLOPs"),
     ("log", _add_log, run_log, "save the history of a model: torcheer log my_models:Net -o run.safetensors"),
+    ("check", _add_check, run_check, "print what is wrong with a model: torcheer check my_models:Net --input 1,3,224,224"),
     ("compare", _add_compare, run_compare, "compare two saved histories; exits with 1 where they differ"),
     (
         "extract",

@@ -21,7 +21,8 @@ from .._torch.randomness import RandomState
 from .._torch.thread_state import thread_left_as_found
 from ..analysis import Cost, MemoryTimeline, Summary, largest, memory_of, slowest, summary_of
 from ..analysis.attention import attention_in
-from ..analysis.nonfinite import nonfinite_of
+from ..analysis.diagnosis import Diagnosis
+from ..analysis.findings import diagnose
 from ..analysis.summary import DEFAULT_COLUMNS, count_of
 from ..capture import run_model
 from ..changes import Given
@@ -420,6 +421,21 @@ class ModelHistory(Helpful):
         """True if Python code read a truth value of a tensor, which can decide what runs next."""
         return any(isinstance(read.value, bool) for read in self._log.python_reads)
 
+    # What is wrong -----------------------------------------------------------------------------------------------
+
+    def diagnose(self) -> Diagnosis:
+        """Look for what is wrong with this pass: NaN and where it begins, dead units, a softmax over the batch and the like.
+
+        >>> import torch, torcheer
+        >>> history = torcheer.log_forward_pass(lambda x: torch.log(x - 1), torch.tensor([0.5, 2.0]))
+        >>> print(history.diagnose()[0].message)
+        NaN begins at log_1_2 (log): log of 1 value < 0, smallest -0.5 (1 value of 2)
+
+        The findings are sorted, the worst first; docs/diagnosis.md lists the kinds. Only kept activations are judged; gradients
+        if the history has a backward pass.
+        """
+        return diagnose(self._run)
+
     # As a picture ------------------------------------------------------------------------------------------------
 
     @property
@@ -677,21 +693,25 @@ class ModelHistory(Helpful):
 
     # As a table --------------------------------------------------------------------------------------------
 
-    def to_rows(self) -> list[dict[str, Any]]:
+    def to_rows(self, *, statistics: bool = False) -> list[dict[str, Any]]:
         """One dictionary per operation: what `to_pandas` makes its table from."""
-        return [row_of(one) for one in self.operations]
+        return [row_of(one, statistics=statistics) for one in self.operations]
 
     @overload
-    def to_csv(self, path: str | os.PathLike[str]) -> Path: ...
+    def to_csv(self, path: str | os.PathLike[str], *, statistics: bool = False) -> Path: ...
     @overload
-    def to_csv(self, path: IO[bytes] | IO[str]) -> None: ...
-    def to_csv(self, path: str | os.PathLike[str] | IO[bytes] | IO[str]) -> Path | None:
+    def to_csv(self, path: IO[bytes] | IO[str], *, statistics: bool = False) -> None: ...
+    def to_csv(self, path: str | os.PathLike[str] | IO[bytes] | IO[str], *, statistics: bool = False) -> Path | None:
         """Write one row per operation as comma-separated values, to a path, which is returned, or to a file object."""
-        return write_csv(self.to_rows(), path)
+        return write_csv(self.to_rows(statistics=statistics), path)
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """One row per operation. Needs pandas."""
-        return data_frame(self.to_rows())
+    def to_pandas(self, *, statistics: bool = False) -> pandas.DataFrame:
+        """One row per operation. Needs pandas.
+
+        With `statistics=True` the columns min, max, mean, std, zeros and nonfinite follow, read from the kept activations; they
+        are empty where none was kept. The first four are of the finite values.
+        """
+        return data_frame(self.to_rows(statistics=statistics))
 
     # Printing, copying ------------------------------------------------------------------------------------------
 
@@ -704,7 +724,7 @@ class ModelHistory(Helpful):
         missing = f", and those of {plural(unknown, 'call')} without a formula" if unknown else ""
         cost = f"\tCost: {count_of(self.cost.flops)} FLOPs in the forward pass{missing}"
         text = repr(self).partition("\n\tModule Hierarchy:")[0].partition("\n\tLayers:")[0]
-        return "\n".join([text, cost, *(f"\tWarning: {one}" for one in nonfinite_of(self._index))])
+        return "\n".join([text, cost])
 
     def _folds(self) -> list[Fold]:
         """What a notebook shows of it: the modules with their costs, the layers, a small picture."""

@@ -14,6 +14,7 @@ from .._cleanup import pass_interrupts_on
 from .._text import Column, Table, describe_shapes, human_size, listed, plural, sparkline
 from .._torch.internals import DisableTorchFunction
 from .._torch.measure import statistics_of
+from ..analysis.nonfinite import nonfinite_of
 from ..log.operation import rows_of
 from ..log.param import describe_param, not_counted
 from ..log.records import Log
@@ -61,6 +62,7 @@ def describe_history(history: ModelHistory) -> str:
         lines.append(f"\t{words}, not shown (keep_orphans=True shows them).")
     lines += _decisions(history)
     lines += [f"\t{passed!r}" for passed in history.backward_passes]
+    lines += [f"\tWarning: {one}" for one in nonfinite_of(history._index)]
     lines += [f"\tNote: {note}" for note in log.notes]
     if log.failure is not None:
         lines.append(f"\tFailed: {log.failure.in_words()}")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
 from pathlib import Path
 from typing import IO, Any
 
+from torch import Tensor
+
 from .._files.files import check_ending, write_whole
-from ..errors import InvalidArgument
+from .._torch.measure import statistics_of
+from ..errors import ActivationLost, ActivationNotSaved, InvalidArgument
 from ..log.operation import OperationFacts, facts_of
 from .operation import Operation
 
@@ -19,10 +23,20 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a spreadsheet takes a
 _COLUMNS = [fact for fact in facts_of(OperationFacts) if fact.column is not None]
 
 
-def row_of(one: Operation) -> dict[str, Any]:
-    """The row of an operation: every fact that is declared with a column."""
+_STATISTICS = ("min", "max", "mean", "std", "zeros", "nonfinite")
+
+
+def row_of(one: Operation, *, statistics: bool = False) -> dict[str, Any]:
+    """The row of an operation: every fact that is declared with a column, and on request statistics of its activation."""
     values = [(fact, getattr(one, fact.name)) for fact in _COLUMNS]
-    return {str(fact.column): value if fact.cell is None else fact.cell(value) for fact, value in values}
+    row = {str(fact.column): value if fact.cell is None else fact.cell(value) for fact, value in values}
+    if statistics:
+        row.update(dict.fromkeys(_STATISTICS))
+        with contextlib.suppress(ActivationNotSaved, ActivationLost):
+            value = one.tensor_contents
+            found = statistics_of(value) if isinstance(value, Tensor) else None
+            row.update({name: getattr(found, name, None) for name in _STATISTICS})
+    return row
 
 
 def write_csv(rows: list[dict[str, Any]], path: str | os.PathLike[str] | IO[Any]) -> Path | None:

@@ -80,6 +80,20 @@ def _text_or_none(value: object) -> str | None:
     return str(value) if value is not None else None
 
 
+def _count_nonfinite(tensor: Tensor) -> int | None:
+    """How many elements are NaN or infinite; None if the values cannot be read."""
+    with DisableTorchFunction(), torch.no_grad():
+        if tensor.is_quantized or not (tensor.is_floating_point() or tensor.is_complex()):
+            return 0 if computes(tensor) else None
+        if not computes(tensor):
+            return None
+        whole = tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor
+        whole = whole.values() if whole.layout is not torch.strided and not whole.is_nested else whole
+        parts = whole.unbind() if whole.is_nested else (whole,)
+        wide = (part.float() if part.dtype.itemsize == 1 else part for part in parts)  # torch has no `isfinite` of float8
+        return sum(int((~torch.isfinite(part)).sum()) for part in wide)
+
+
 class OperationFacts:
     """One operation of a log, by its number. `torcheer.history.Operation` adds attributes that return other objects."""
 
@@ -216,6 +230,14 @@ class OperationFacts:
     def has_saved_activations(self) -> bool:
         """True if the tensor was kept."""
         return self._record.is_saved
+
+    @property
+    def nonfinite(self) -> int | None:
+        """How many elements of the tensor are NaN or infinite; None if the tensor was not kept or its values cannot be read."""
+        record = self._record
+        if record.value is UNSAVED or not self._index.log.holds_tensors:
+            return None
+        return _count_nonfinite(self.tensor_contents)
 
     # The call ---------------------------------------------------------------------------------------------------
 
@@ -540,12 +562,7 @@ class OperationFacts:
     def grad_nonfinite(self) -> int | None:
         """How many elements of the gradient are not finite; None if there is no gradient or its values cannot be read."""
         gradient = self.grad_contents
-        if gradient is None or not computes(gradient):
-            return None
-        with DisableTorchFunction():
-            whole = gradient.coalesce().values() if gradient.is_sparse else gradient
-            parts = whole.unbind() if whole.is_nested else (whole,)
-            return sum(int((~torch.isfinite(part)).sum()) for part in parts)
+        return _count_nonfinite(gradient) if gradient is not None else None
 
     # Short names -------------------------------------------------------------------------------------------------
 

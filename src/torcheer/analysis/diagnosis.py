@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .._text import Shown, plural
+from .._torch.functions import groups
 from .._torch.functions.facts import Origin
 from .._torch.internals import DisableTorchFunction
 from .._torch.measure import dense, norm, real
@@ -436,6 +437,16 @@ class Checkup:
         """True if the outermost module of the pass was in evaluation mode."""
         outer = [call for call in self.log.modules if call.outer is None]
         return bool(outer) and not any(call.training for call in outer)
+
+    @cached_property
+    def has_untrained_norms(self) -> bool:
+        """True if a batch norm used running statistics that are still 0 and 1: then the scale of what follows means nothing."""
+        for number in self.operations:
+            if self.name(number) in groups.BATCH_NORMS and len(self.record(number).parents) > 2:
+                mean, variance = (self.argument_reading(number, slot) for slot in (1, 2))
+                if mean is not None and variance is not None and mean.largest == 0 and variance.low == variance.high == 1:
+                    return True
+        return False
 
     @cached_property
     def batch(self) -> int | None:

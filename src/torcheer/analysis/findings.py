@@ -120,7 +120,7 @@ def find_growth(checkup: Checkup) -> Iterator[Finding]:
         if after.magnitude == 0.0:
             yield checkup.find(
                 "vanishing activations",
-                "warning",
+                "note" if checkup.has_untrained_norms else "warning",
                 f"the outputs of {container or 'the blocks'} vanish: {last.address} returns zeros alone",
                 number,
                 first=before.magnitude,
@@ -316,7 +316,7 @@ def find_constant_outputs(checkup: Checkup) -> Iterator[Finding]:
         what = "0 everywhere" if reading is not None and reading.largest == 0 else "the same for every sample"
         yield checkup.find(
             "constant output",
-            "warning" if is_all else "note",
+            "warning" if is_all and not checkup.has_untrained_norms else "note",
             f"the output {checkup.label(number)} is {what}, although the {batch} samples differ",
             number,
             batch=batch,

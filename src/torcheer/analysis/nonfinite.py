@@ -138,23 +138,24 @@ class NonFinite:
 
 
 def find_nonfinite(checkup: Checkup) -> Iterator[Finding]:
-    """Where NaN and infinity begin, and parameters and buffers that hold them."""
-    for state in checkup.log.states:
-        reading = checkup.reading(state.number)
+    """Where NaN and infinity begin, and parameters and buffers whose NaN reaches an output."""
+    found = NonFinite(checkup)
+    with_nan = found.above(number for number in checkup.ends if number in found.spoilt and found.spoilt[number].nan)
+    read_there = {parent for number in with_nan for parent in checkup.record(number).parents if parent < 0}
+    for reference in sorted(read_there, reverse=True):
+        reading, name = checkup.reading(reference), checkup.label(reference)
         if reading is not None and reading.nan:
-            name = checkup.label(state.number)
             yield checkup.find(
                 "nonfinite",
                 "error",
-                f"{'parameter' if state.is_parameter else 'buffer'} {name} holds NaN "
+                f"{'parameter' if checkup.index.state(reference).is_parameter else 'buffer'} {name} holds NaN "
                 f"({plural(reading.nan, 'value')} of {reading.count:,})",
-                None,
                 advice="A step of an optimizer, or a checkpoint, wrote it: load an earlier one.",
                 module=name.rpartition(".")[0],
                 nan=reading.nan,
                 count=reading.count,
             )
-    yield from NonFinite(checkup).findings()
+    yield from found.findings()
 
 
 def find_near_overflow(checkup: Checkup) -> Iterator[Finding]:

@@ -301,7 +301,7 @@ def _from_features(layers: Sequence[_ScaledRows], pairs: Pairs, memory: int) -> 
         used = sorted({one for pair in group for one in pair})
         widths = sum(layers[one].rows.width for one in used)
         together = max(1, min(4096, memory // 4 // (BYTES_READ * widths)))
-        products = {(i, j): torch.zeros(layers[i].rows.width, layers[j].width, dtype=torch.float64) for i, j in group}
+        products = {(i, j): torch.zeros(layers[i].rows.width, layers[j].rows.width, dtype=torch.float64) for i, j in group}
         for begin in range(0, layers[0].rows.count, together):
             parts = {one: layers[one].read(begin, begin + together) for one in used}
             for (one, other), product in products.items():

@@ -34,7 +34,7 @@ _PAPER = _RAMP + _GREYS - 1
 _NONFINITE = _RAMP + _GREYS
 
 _LARGEST = 80  # pixels one value takes at most
-_FLATTEST = 4.0  # a matrix is stretched until its sides are no further apart
+_FLATTEST = 4  # a matrix is stretched until its sides are no further apart
 _BAR = (200, 12)
 
 
@@ -101,21 +101,18 @@ class Letters:
 
 
 class Paints:
-    """The form of pixels: indices into a palette or, if the palette is None, red, green and blue.
+    """The form of pixels: indices into a palette or, if the palette is None, red, green and blue."""
 
-    Pictures that are in colour themselves need a table: for each colour in five bits a channel, the nearest of the palette.
-    """
-
-    def __init__(self, palette: Array | None, table: Array | None = None) -> None:
+    def __init__(self, palette: Array | None) -> None:
         self.palette = palette
-        self._table = table
 
     def picture(self, mosaic: Mosaic, scale: ColorScale) -> Array:
         if self.palette is None:
             return paint(mosaic, scale)
         if mosaic.is_color:
-            assert self._table is not None
-            levels = self._table[_code(paint(mosaic, scale))]
+            known = self.as_image(np.zeros((1, 1), np.uint8))
+            image = import_pillow().Image.fromarray(paint(mosaic, scale))
+            levels = np.array(image.quantize(palette=known, dither=import_pillow().Image.Dither.NONE))
         else:
             levels = scale.levels(mosaic.values, _RAMP)
         levels[mosaic.gaps] = _PAPER  # gaps and values that are not finite have colours of their own in every palette
@@ -154,32 +151,12 @@ def scale_paints(scale: ColorScale) -> Paints:
 
 
 def quantised_paints(pictures: list[Array]) -> Paints:
-    """The palette that suits pictures in red, green and blue best, and what it makes of every colour."""
-    found = np.unique(np.concatenate([_code(picture).ravel() for picture in pictures]))
+    """The palette that suits pictures in red, green and blue best."""
     pillow = import_pillow()
-    image = pillow.Image.fromarray(_colors(found)[None].astype(np.uint8))
-    chosen = np.array(
-        image.quantize(_RAMP, method=pillow.Image.Quantize.MAXCOVERAGE).getpalette()[: _RAMP * 3], np.uint8
-    ).reshape(-1, 3)
-    ramp = np.concatenate([chosen, np.repeat(chosen[-1:], _RAMP - len(chosen), axis=0)])
-    every = np.arange(1 << 15)
-    return Paints(_palette(ramp), np.concatenate([_nearest(_colors(part), ramp) for part in np.array_split(every, 8)]))
-
-
-def _colors(codes: Array) -> Array:
-    """The colours of codes of five bits a channel."""
-    return np.stack([codes >> 10 & 31, codes >> 5 & 31, codes & 31], axis=1) * 255 // 31
-
-
-def _code(picture: Array) -> Array:
-    """Red, green and blue in one number, five bits each: more than a palette can tell apart."""
-    parts = np.rint(picture.astype(np.float64) * 31 / 255).astype(np.int32)
-    return parts[..., 0] << 10 | parts[..., 1] << 5 | parts[..., 2]
-
-
-def _nearest(colors: Array, palette: Array) -> Array:
-    distances = np.square(colors[:, None].astype(np.int32) - palette[None].astype(np.int32)).sum(axis=2)
-    return distances.argmin(axis=1).astype(np.uint8)
+    image = pillow.Image.fromarray(np.concatenate([picture.reshape(1, -1, 3) for picture in pictures], axis=1))
+    found = image.quantize(_RAMP, method=pillow.Image.Quantize.MAXCOVERAGE).getpalette()[: _RAMP * 3]
+    chosen = np.array(found, np.uint8).reshape(-1, 3)
+    return Paints(_palette(np.concatenate([chosen, np.repeat(chosen[-1:], _RAMP - len(chosen), axis=0)])))
 
 
 def _palette(ramp: Array) -> Array:
@@ -249,11 +226,15 @@ def zoom_of(mosaic: Mosaic, wanted: int, tile: int | None) -> tuple[int, int]:
         across = mosaic.tiles[0].width if mosaic.tiles else 1
         return (max(1, round(tile / across)),) * 2
     longer = max(mosaic.height, mosaic.width)
-    factor = max(1, min(round(wanted / longer), _LARGEST // max(mosaic.enlarged)))
+    return stretched(mosaic, max(1, min(round(wanted / longer), _LARGEST // max(mosaic.enlarged))))
+
+
+def stretched(mosaic: Mosaic, factor: int) -> tuple[int, int]:
+    """The factor down and across; a matrix that is very flat is stretched."""
     if mosaic.form != "matrix":
         return factor, factor
-    down = int(factor * longer / (_FLATTEST * mosaic.height))
-    across = int(factor * longer / (_FLATTEST * mosaic.width))
+    down = factor * mosaic.width // (_FLATTEST * mosaic.height)
+    across = factor * mosaic.height // (_FLATTEST * mosaic.width)
     return max(factor, min(down, _LARGEST)), max(factor, min(across, _LARGEST))
 
 

@@ -21,26 +21,16 @@ def source_of(entry: Entry) -> str:
     return "" if entry.source in (entry.layer, f"{entry.layer}.weight", "weight") else entry.source
 
 
-def shown_of(entry: Entry, mosaic: Mosaic) -> str:
-    """How much of the tensor is shown: `16 of 64 channels`."""
-    if mosaic.is_empty:
+def kept_of(entry: Entry, mosaic: Mosaic | None = None) -> str:
+    """How much of the tensor is kept, or shown by a mosaic: `16 of 64 filters, 3 of 3 input channels`."""
+    if mosaic is not None and mosaic.is_empty:
         return "the tensor is empty"
     row, column = axes_of(entry)
     rows, columns = totals_of(entry)
     said = [_part(len(entry.rows), rows, row)] if row else []
-    if mosaic.is_color:
+    if mosaic is not None and mosaic.is_color:
         said.append("inputs as red, green, blue")
-    elif entry.columns is not None and (mosaic.form != "tiles" or columns != 1):
-        said.append(_part(len(entry.columns), columns, column))
-    return ", ".join(said)
-
-
-def kept_of(entry: Entry) -> str:
-    """How much of the tensor is kept: `16 of 64 filters, 3 of 3 input channels`."""
-    row, column = axes_of(entry)
-    rows, columns = totals_of(entry)
-    said = [_part(len(entry.rows), rows, row)] if row else []
-    if entry.columns is not None and column:
+    elif entry.columns is not None and column and (mosaic is None or mosaic.form != "tiles" or columns != 1):
         said.append(_part(len(entry.columns), columns, column))
     return ", ".join(said)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from .._torch.measure import BIN_EDGES, Statistics
 from ..errors import InvalidArgument, SnapshotNotFound
-from .animation import enlarged
+from .animation import enlarged, stretched
 from .captions import title_of
 from .colors import chosen_scale, paint, scales_of
 from .records import Entry, Snapshot, Summary
@@ -23,7 +23,6 @@ from .store import Snapshots
 from .tiles import make_mosaic
 
 _SIDE = 256  # pixels that the longer side of a picture has at least
-_FLATTEST = 4  # a matrix is stretched until its sides are no further apart
 
 
 def to_tensorboard(run: Run, writer: Any, *, pictures: bool = True, after: int = -1) -> int:
@@ -206,14 +205,5 @@ def _picture(run: Run, snapshot: Snapshot, entry: Entry) -> np.ndarray[Any, Any]
         return None
     scale = scales_of(run, entry.layer, entry.kind, chosen_scale(entry.kind, None))(entry)
     mosaic = make_mosaic(kept, entry)
-    return _enlarged(paint(mosaic, scale), may_stretch=mosaic.form == "matrix")
-
-
-def _enlarged(picture: np.ndarray[Any, Any], may_stretch: bool) -> np.ndarray[Any, Any]:
-    """A small picture enlarged by whole factors; a very flat one is stretched if `may_stretch`."""
-    height, width = picture.shape[:2]
-    down = across = math.ceil(_SIDE / max(height, width))
-    if may_stretch:
-        down = max(down, across * width // (_FLATTEST * height))
-        across = max(across, down * height // (_FLATTEST * width))
-    return cast("np.ndarray[Any, Any]", enlarged(picture, (down, across)))
+    zoom = stretched(mosaic, math.ceil(_SIDE / max(mosaic.height, mosaic.width)))
+    return cast("np.ndarray[Any, Any]", enlarged(paint(mosaic, scale), zoom))

@@ -24,7 +24,7 @@ from .._text import few
 from .._text.screen import notebook
 from ..errors import InvalidArgument
 from ..pictures.sheet import ALARM, DPI, FAINT, INK, Sheet, import_matplotlib, line_height, text_width, wrapped
-from .captions import axes_of, is_part, nonfinite_in_words, number, shape_of, shown_of, source_of, statistics_in_words, title_of
+from .captions import axes_of, is_part, kept_of, nonfinite_in_words, number, shape_of, source_of, statistics_in_words, title_of
 from .colors import (
     FAINT_SHARE,
     GAP,
@@ -348,7 +348,7 @@ def _cell(run: Run, entry: Entry, kept: Tensor, scale: ScaleName | None) -> _Cel
     mosaic = make_mosaic(kept.float().numpy(), entry, room=0.16)
     colors = scales_of(run, entry.layer, entry.kind, chosen_scale(entry.kind, scale))
     plate = make_plate(mosaic, entry, colors(entry), _CELL, 6)
-    parts = [shape_of(entry), shown_of(entry, mosaic)]
+    parts = [shape_of(entry), kept_of(entry, mosaic)]
     return _Cell(entry, plate, wrapped(parts, _CELL[0], 6.5) + (wrapped([entry.note], _CELL[0], 6.5) if entry.note else []))
 
 
@@ -530,18 +530,13 @@ class Displays:
 
     def present(self, figure: Figure, path: Path, name: str) -> None:
         """Show a figure where this cell showed the last one of that name; without a notebook write a file, print its path."""
-        shell = notebook()
-        if shell is None:
+        _, place = self.place(name)
+        if place is None:
             write_whole(path, png_of(figure), "figure")
             print(f"Picture: {path}")
-            return
-        key = name, int(getattr(shell, "execution_count", 0))
-        display, picture = sys.modules["IPython"].display, _image(png_of(figure), figure.get_figwidth())
-        _shown_here(figure)
-        if key in self._ids:
-            display.update_display(picture, display_id=self._ids[key])
         else:
-            self._ids[key] = display.display(picture, display_id=True).display_id
+            _shown_here(figure)
+            show_png(png_of(figure), place)
 
 
 def show_png(png: bytes, display_id: str) -> None:
@@ -563,7 +558,7 @@ def _one_layer(entry: Entry, step: int, plate: Plate, scale_words: str) -> Figur
     width = max(_NARROWEST, plate.left + plate.width + 2 * _MARGIN)
     inner = width - 2 * _MARGIN
     title = wrapped(title_of(entry, step).split(" · "), inner, 12, "bold")
-    about = wrapped([part for part in (source_of(entry), shape_of(entry), shown_of(entry, plate.mosaic)) if part], inner, 9)
+    about = wrapped([part for part in (source_of(entry), shape_of(entry), kept_of(entry, plate.mosaic)) if part], inner, 9)
     note = wrapped([entry.note], inner, 9) if entry.note else []
     statistics = statistics_in_words(entry)
     if is_part(entry):

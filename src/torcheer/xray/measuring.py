@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
-from .._torch.measure import dense, norm, real
+from .._torch.measure import dense, finite, norm, real
 from ..errors import InvalidArgument
 from ..history import ModelHistory, Operation
 from ..log.operation import parents_of
 from .layers import Found, activation_after, can_die, core_of, dimensions_of, has_inputs_first, pattern_of, tensor_of
-from .records import Kind
+from .records import Kind, Summary
 from .sampling import Measured
 
 Pairs = dict[str, tuple[Tensor, Tensor]]  # by layer: values before and after one step
@@ -169,14 +169,9 @@ _PARAMETRIZATIONS = ".parametrizations."
 class Reading:
     """What was read of one layer at one moment."""
 
-    layer: str
-    parameters: int
-    norm: float
-    nonfinite: int
+    summary: Summary  # without what follows from the snapshots before
     sample: Tensor  # values of its parameters, always the same ones
     activation: Measured | None
-    grad_norm: float | None = None
-    grad_nonfinite: int = 0
 
 
 def layers_with_parameters(model: Module) -> dict[str, list[str]]:
@@ -221,19 +216,16 @@ class Summariser:
         for layer, names in layers.items():
             if not names:
                 continue
-            reading = Reading(
-                layer,
-                sum(known[name].numel() for name in names),
-                math.hypot(*(norms[name][0] for name in names)),
-                sum(norms[name][1] for name in names),
-                samples[layer],
-                self._activation(layer, history),
+            graded = [name for name in names if name in grads]
+            summary = Summary(
+                layer=layer,
+                parameters=sum(known[name].numel() for name in names),
+                norm=finite(math.hypot(*(norms[name][0] for name in names))),
+                grad_norm=finite(math.hypot(*(grad_norms[name][0] for name in graded))) if graded else None,
+                nonfinite=sum(norms[name][1] for name in names),
+                grad_nonfinite=sum(grad_norms[name][1] for name in graded),
             )
-            with_gradient = [name for name in names if name in grads]
-            if with_gradient:
-                reading.grad_norm = math.hypot(*(grad_norms[name][0] for name in with_gradient))
-                reading.grad_nonfinite = sum(grad_norms[name][1] for name in with_gradient)
-            found.append(reading)
+            found.append(Reading(summary, samples[layer], self._activation(layer, history)))
         return found
 
     def _now(self) -> tuple[dict[str, Tensor], dict[str, list[str]]]:

@@ -89,16 +89,19 @@ class Rows:
     def __init__(self) -> None:
         self._table: Array = np.zeros(64, _ROW)
         self._count = 0
-        self._numbers: set[int] = set()
         self._contents: dict[Content, int] = {}
         self._lock = threading.Lock()
-        self.contents: list[Content] = []
         self.ranges: dict[Key, Range] = {}
         self.bytes = 0  # of all files
         self.last_number = -1
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def contents(self) -> list[Content]:
+        """What snapshots have, by the numbers in the table."""
+        return list(self._contents)
 
     def copy(self) -> Array:
         """The table as it is now."""
@@ -108,30 +111,34 @@ class Rows:
     def add(self, snapshot: Snapshot, changed: int) -> None:
         """Add a snapshot whose file was changed at that time, in nanoseconds; one with the same number is replaced."""
         self.remove(snapshot.number)
-        content = self._number_of(content_of(snapshot))
+        keys = tuple((entry.layer, entry.kind) for entry in snapshot.entries)
+        content = Content(keys, tuple(one.layer for one in snapshot.summaries), tuple(snapshot.metrics))
         self._widen(snapshot)
         with self._lock:
             if self._count == len(self._table):
                 self._table = np.concatenate([self._table, np.zeros(len(self._table), _ROW)])
             place = self._place(snapshot.step, snapshot.number)
             self._table[place + 1 : self._count + 1] = self._table[place : self._count]
-            self._table[place] = (snapshot.step, snapshot.number, snapshot.time, snapshot.bytes, changed, content)
+            self._table[place] = (
+                snapshot.step,
+                snapshot.number,
+                snapshot.time,
+                snapshot.bytes,
+                changed,
+                self._contents.setdefault(content, len(self._contents)),
+            )
             self._count += 1
-            self._numbers.add(snapshot.number)
             self.bytes += snapshot.bytes
             self.last_number = max(self.last_number, snapshot.number)
 
     def remove(self, number: int) -> None:
         """Remove the row of a snapshot, if there is one."""
         with self._lock:
-            if number not in self._numbers:
-                return
             table = self._table[: self._count]
-            place = int(np.flatnonzero(table["number"] == number)[0])
-            self.bytes -= int(table["bytes"][place])
-            table[place:-1] = table[place + 1 :]
-            self._count -= 1
-            self._numbers.discard(number)
+            for place in np.flatnonzero(table["number"] == number).tolist():  # one, or none
+                self.bytes -= int(table["bytes"][place])
+                table[place:-1] = table[place + 1 :]
+                self._count -= 1
 
     def closest(self) -> int:
         """The number of the snapshot closest to its neighbours; never the first or the last."""
@@ -139,18 +146,10 @@ class Rows:
         return int(self._table["number"][1 + int(np.argmin(steps[2:] - steps[:-2]))])
 
     def _place(self, step: int, number: int) -> int:
-        """Where a row belongs; almost always at the end."""
+        """Where a row belongs."""
         table = self._table[: self._count]
-        if not self._count or (step, number) > (table["step"][-1], table["number"][-1]):
-            return self._count
         first, last = (int(np.searchsorted(table["step"], step, side)) for side in ("left", "right"))
         return first + int(np.searchsorted(table["number"][first:last], number))
-
-    def _number_of(self, content: Content) -> int:
-        if content not in self._contents:
-            self.contents.append(content)
-            self._contents[content] = len(self.contents) - 1
-        return self._contents[content]
 
     def _widen(self, snapshot: Snapshot) -> None:
         for entry in snapshot.entries:
@@ -196,12 +195,6 @@ class Snapshots(Sequence[Snapshot]):
         return f"<{len(self)} snapshots>"
 
 
-def content_of(snapshot: Snapshot) -> Content:
-    """Which layers and kinds, summaries and metrics a snapshot has."""
-    keys = tuple((entry.layer, entry.kind) for entry in snapshot.entries)
-    return Content(keys, tuple(one.layer for one in snapshot.summaries), tuple(snapshot.metrics))
-
-
 def _known(*values: float | None) -> list[float]:
     return [value for value in values if value is not None]
 
@@ -220,12 +213,14 @@ class _Architecture:
     parameters: dict[str, list[int] | None] = field(default_factory=dict)
 
 
-_KINDS = {
-    "title": str,
-    "layers": dict[str, list[str]],
-    "choices": dict[str, list[int]],
-    "architecture": _Architecture,
-}
+@dataclass(frozen=True, slots=True)
+class _About:
+    """What `run.json` says of a run."""
+
+    title: str = ""
+    layers: dict[str, list[str]] = field(default_factory=dict)
+    choices: dict[str, list[int]] = field(default_factory=dict)
+    architecture: _Architecture = field(default_factory=_Architecture)
 
 
 def free_folder(folder: Path) -> Path:
@@ -302,11 +297,9 @@ def read_about(folder: Path) -> dict[str, Any]:
             "open it with the version that wrote it."
         )
     try:
-        for name, kind in _KINDS.items():
-            if name in about:
-                reader(kind)(about[name])
+        reader(_About)(about)
     except ValueError as error:
-        raise RunNotFound(f"the run in {folder} cannot be read: run.json is damaged: {name}: {error}.") from None
+        raise RunNotFound(f"the run in {folder} cannot be read: run.json is damaged: {error}.") from None
     return about
 
 

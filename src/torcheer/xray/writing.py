@@ -6,14 +6,14 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._torch.measure import finite, pieces
+from .._torch.measure import pieces
 from ..errors import InvalidArgument
 from .measuring import Pairs, Reading
 from .records import Failure, Snapshot, Summary
@@ -159,20 +159,11 @@ class Writer:
         self.files.write(snapshot, tensors)
 
     def _summary(self, reading: Reading, taken: Taken) -> Summary:
-        """The few numbers of a layer, from what was read of it."""
-        ratio, _ = _update(self._samples, reading.layer, reading.sample, taken.step, taken.moved)
-        activation = reading.activation
-        return Summary(
-            layer=reading.layer,
-            parameters=reading.parameters,
-            norm=finite(reading.norm),
-            grad_norm=finite(reading.grad_norm) if reading.grad_norm is not None else None,
-            update_ratio=ratio,
-            nonfinite=reading.nonfinite,
-            grad_nonfinite=reading.grad_nonfinite,
-            dead=self._dead(activation, "/summary") if activation is not None else None,
-            units=units_of(activation) if activation is not None else None,
-        )
+        """The few numbers of a layer, with what follows from the snapshots before."""
+        ratio, _ = _update(self._samples, reading.summary.layer, reading.sample, taken.step, taken.moved)
+        one = reading.activation
+        dead, units = (None, None) if one is None else (self._dead(one, "/summary"), units_of(one))
+        return replace(reading.summary, update_ratio=ratio, dead=dead, units=units)
 
     def _dead(self, measured: Measured, suffix: str = "") -> int | None:
         """How many units were silent in this and the last snapshots, once there are enough of them to say."""

@@ -416,7 +416,7 @@ class Features(Mapping[str, Any]):
     @property
     def layers(self) -> list[str]:
         """The names of the layers whose values are stored."""
-        stored = self.plan.settings.get("keep", {}).get("stored", self.plan.layers)
+        stored = self.plan.settings["keep"]["stored"]
         return [name for name in self.plan.layers if name in stored]
 
     def __getitem__(self, name: str) -> LayerFeatures:
@@ -588,9 +588,9 @@ class Features(Mapping[str, Any]):
     def _reducers(self) -> dict[str, list[Reducer]]:
         """The reducers of each layer."""
         try:
-            given = self.plan.settings.get("keep", {}).get("reducers", {})
+            given = self.plan.settings["keep"]["reducers"]
             return {layer: [reducer_from(one) for one in some] for layer, some in given.items()}
-        except (AttributeError, TypeError, InvalidArgument) as error:
+        except (TypeError, InvalidArgument) as error:
             raise UnreadableFile(f"the plan in {self._storage.location} names reducers that make no sense: {error}") from None
 
     def _kept(self, layer: str) -> list[Reducer]:
@@ -644,12 +644,12 @@ class Features(Mapping[str, Any]):
     def _block_count(self) -> int | None:
         """The total number of blocks; None while it is unknown."""
         end, there = read_end(self._storage), len(self._blocks.blocks)
-        if end is not None and end[0] - there > _MOST_MISSING:
+        if end is not None and end.blocks - there > _MOST_MISSING:
             raise UnreadableFile(
-                f"{END} in {self._storage.location} says that {end[0]:,} blocks belong here, and {there:,} are there: it is "
-                "damaged. Delete this file and extract again: the blocks are kept."
+                f"{END} in {self._storage.location} says that {end.blocks:,} blocks belong here, and {there:,} are there: "
+                "it is damaged. Delete this file and extract again: the blocks are kept."
             )
-        return None if end is None else end[0]
+        return None if end is None else end.blocks
 
     @property
     def size_on_disk(self) -> int:
@@ -691,8 +691,7 @@ class Features(Mapping[str, Any]):
         """The shape and dtype of a layer, or the reducers kept instead of values."""
         if name in self.layers:
             return f"{self[name].said_shape} {str(self[name].dtype).removeprefix('torch.')}"
-        reducers = self.plan.settings["keep"].get("reducers", {}).get(name, [])
-        return f"no values, but {', '.join(str(one.get('reducer')) for one in reducers)}"
+        return f"no values, but {reducer_names(self.plan.settings['keep']['reducers'].get(name, []))}"
 
 
 def _words(found: TopKResult, k: int | None, whose: str) -> str:
@@ -700,6 +699,10 @@ def _words(found: TopKResult, k: int | None, whose: str) -> str:
     which = "largest" if found.reducer.largest else "smallest"
     where = " somewhere" if found.reducer.positions == "max" else ""
     return f"the {found.numbers.shape[1] if k is None else k} samples for which {whose} is {which}{where}"
+
+
+def reducer_names(described: Iterable[dict[str, Any]]) -> str:
+    return ", ".join(str(one.get("reducer")) for one in described)
 
 
 class Tokens:

@@ -169,7 +169,7 @@ def _palette(ramp: Array) -> Array:
 
 @dataclass
 class Stage:
-    """What all frames share: their size, how far pictures are enlarged, the title."""
+    """The parts that all frames share: size, title, enlargement, paints."""
 
     title: str
     height: int  # of the largest picture, enlarged
@@ -221,7 +221,7 @@ def step_words(shot: Shot) -> str:
 
 
 def zoom_of(mosaic: Mosaic, wanted: int, tile: int | None) -> tuple[int, int]:
-    """By which whole factors, down and across, a picture is about as large as wanted, or its tiles are."""
+    """Whole factors, down and across, that make a picture, or with `tile` its tiles, about as large as wanted."""
     if tile is not None:
         across = mosaic.tiles[0].width if mosaic.tiles else 1
         return (max(1, round(tile / across)),) * 2
@@ -423,7 +423,7 @@ def write_strip(
 
 @dataclass(frozen=True, slots=True)
 class _Reel:
-    """The pictures of a layer over the run, read and painted one by one, and what their frames share."""
+    """The pictures of a layer over the run, read and painted one by one."""
 
     run: Run
     snapshots: list[Snapshot]  # each with the one entry that is shown
@@ -455,7 +455,7 @@ def _make_reel(
     wanted: int,
     is_gif: bool,
 ) -> _Reel:
-    """Look at every picture once, to know which can be read, how large frames must be, and which colours there are."""
+    """Read every picture once, to find the readable snapshots, the size of frames and the palette."""
     if tile is not None:
         _check_from("tile", tile, 1)
     scale = chosen_scale(kind, scale)

@@ -36,7 +36,7 @@ def kept_of(entry: Entry, mosaic: Mosaic | None = None) -> str:
 
 
 def is_part(entry: Entry) -> bool:
-    """Whether less than the whole tensor is kept, as far as rows and columns say."""
+    """True if rows, columns or samples of the tensor were left out."""
     rows, columns = totals_of(entry)
     kept = len(entry.columns) if entry.columns is not None else columns
     return (len(entry.rows), kept) != (rows, columns) or (
@@ -45,7 +45,7 @@ def is_part(entry: Entry) -> bool:
 
 
 def axes_of(entry: Entry) -> tuple[str, str]:
-    """What the rows and the columns are."""
+    """The words for rows and columns, such as filter and input channel."""
     if entry.axes is not None:
         return entry.axes
     if entry.layout == "maps":
@@ -58,7 +58,7 @@ def axes_of(entry: Entry) -> tuple[str, str]:
 
 
 def totals_of(entry: Entry) -> tuple[int | None, int | None]:
-    """How many rows and columns the whole tensor has; None where its shape does not tell."""
+    """The numbers of rows and columns of the whole tensor; None if its shape does not give them."""
     if entry.totals is not None:
         return entry.totals
     shape, kept = entry.shape, entry.columns or ()

@@ -41,7 +41,7 @@ Answer = tuple[dict[str, Any], bytes]  # what is said of a figure, and the PNG w
 
 _LIMIT = 300.0  # seconds a figure may take
 _LEAVE = 5.0  # seconds until a process that has nothing to do has ended
-_MOST_WAITING = 8  # figures; of more the oldest are left out
+_MOST_WAITING = 8  # figures; if more wait, the oldest are left out
 
 
 # The process that draws -----------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class Job:
     """A figure to draw, and what to do with it."""
 
     request: dict[str, Any]
-    place: str  # where it is shown; a newer figure for the same place takes the turn of one that waits
+    place: str  # where it is shown; a newer figure for the same place replaces a waiting one
     finish: Callable[[dict[str, Any], bytes], None]
     done: threading.Event = field(default_factory=threading.Event)
 
@@ -194,7 +194,7 @@ class Desk:
                 self._finish(job, said, png)
 
     def _draw(self, request: dict[str, Any]) -> Answer:
-        """Have a figure drawn. A second thread waits for the process; if it hangs, it is left behind."""
+        """Draw a figure in the process. A second thread waits for the answer, and is abandoned if the process hangs."""
         process, answers = self._process, list[Answer]()
         if process is None or process.poll() is not None or process.stdin is None or process.stdin.closed:  # by `end_process`
             self._stop()
@@ -269,7 +269,7 @@ class Drawing:
         self.png = b""  # where it is shown in a notebook
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is shown or was given up, a quarter of an hour at most. Returns whether that happened in time."""
+        """Wait until it is shown or given up, a quarter of an hour at most. Returns False if neither happened in time."""
         return self._shown.wait(_LONGEST if timeout is None else timeout)
 
     @property

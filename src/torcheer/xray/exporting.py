@@ -98,7 +98,10 @@ def to_wandb(run: Run, wandb_run: Any, *, pictures: bool = True, after: int = -1
         values: dict[str, Any] = dict(_numbers_of(snapshot))
         for entry in snapshot.entries:
             if (bins := bins_of(entry.statistics)) is not None:
-                values[f"{entry.key}/histogram"] = _wandb_histogram(wandb, *bins)
+                edges, counts = bins
+                plain = {"values": counts, "bins": edges}
+                histogram = plain if wandb is None else wandb.Histogram(np_histogram=(np.array(counts), np.array(edges)))
+                values[f"{entry.key}/histogram"] = histogram
             if pictures and wandb is not None and (picture := _picture(run, snapshot, entry)) is not None:
                 values[f"{entry.key}/picture"] = wandb.Image(picture, caption=title_of(entry, snapshot.step))
         wandb_run.log(values, step=snapshot.step)
@@ -173,12 +176,6 @@ def _sums(statistics: Statistics) -> dict[str, Any]:
     number = statistics.count - statistics.nonfinite
     mean, norm = statistics.mean or 0.0, statistics.norm or 0.0
     return {"min": statistics.min, "max": statistics.max, "num": number, "sum": mean * number, "sum_squares": norm * norm}
-
-
-def _wandb_histogram(wandb: Any, edges: list[float], counts: list[int]) -> Any:
-    if wandb is None:
-        return {"values": counts, "bins": edges}
-    return wandb.Histogram(np_histogram=(np.array(counts), np.array(edges)))
 
 
 def _import_wandb() -> Any:

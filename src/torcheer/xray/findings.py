@@ -1,4 +1,4 @@
-"""What stands out in a training, in a few sentences: at its end, or as it stood at any snapshot."""
+"""Finds what stands out in a training, in a few sentences: at its end, or at any snapshot."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Finding:
     text: str
     series: Series | None = None
     at: int | None = None  # the number of the snapshot
-    about: str = ""  # what more there is to say
+    about: str = ""  # a further explanation
 
 
 def find(table: Sequence[Series], steps: Sequence[int], at: int | None = None) -> list[Finding]:
-    """What stands out at a snapshot, by default the last, in all snapshots up to it. Never empty: nothing is a finding, too."""
+    """What stands out in the snapshots up to `at`, by default the last; a "fine" finding if nothing does."""
     at = len(steps) - 1 if at is None else at
     found = [
         _first_nonfinite(table, steps, at),
@@ -78,8 +78,8 @@ def _part_dead(series: Series, at: int) -> float:
 
 
 def _vanishing(table: Sequence[Series], steps: Sequence[int], last: int) -> Finding | None:
-    """At the last snapshot whose gradients are all finite."""
-    kind, field = (SUMMARY, "grad_norm") if _has_summaries(table) else ("grad", "norm")
+    """Gradients that differ greatly between layers, at the last snapshot with finite gradients."""
+    kind, field = (SUMMARY, "grad_norm") if any(one.kind == SUMMARY for one in table) else ("grad", "norm")
     gradients = [series for series in table if series.kind == kind]
     for at in range(last, -1, -1):
         norms = _ranked((series, series.value(field, at)) for series in gradients)
@@ -95,7 +95,7 @@ def _vanishing(table: Sequence[Series], steps: Sequence[int], last: int) -> Find
 
 
 def _odd_updates(table: Sequence[Series], last: int) -> list[Finding | None]:
-    """By the median over the run."""
+    """Layers whose median update over the run is tiny or huge."""
 
     def said(layers: list[_Ranked], word: str, one: _Ranked | None) -> Finding | None:
         if one is None:
@@ -130,10 +130,6 @@ def _median(values: list[float]) -> float:
 def _one_per_layer(table: Sequence[Series]) -> Sequence[Series]:
     """The summary of each layer, where there are any; else every series."""
     return [series for series in table if series.kind == SUMMARY] or table
-
-
-def _has_summaries(table: Sequence[Series]) -> bool:
-    return any(series.kind == SUMMARY for series in table)
 
 
 # In words -----------------------------------------------------------------------------------------------------------

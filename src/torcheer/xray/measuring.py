@@ -1,4 +1,4 @@
-"""Takes what a snapshot is made of: how far a step moved weights, tensors of watched layers, a few numbers of every layer."""
+"""Takes the content of a snapshot: updates of weights, tensors of watched layers, a few numbers of every layer."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ class Measuring:
         self.notes: list[str] = []
         self._model = model
         self._gradients = gradients  # of parameters by name, from a backward pass of the probe
-        self._loss = loss  # what it was the backward pass of, in words
-        self._said = said  # about the gradients the user's own backward pass left
+        self._loss = loss  # the loss of that pass, in words
+        self._said = said  # notes about the gradients of the user's own backward pass
         self._said_of_outputs = said_of_outputs
 
     def measure(self, found: Found) -> None:
@@ -235,7 +235,7 @@ class Summariser:
         return known, {layer: [name for name in names if name in known] for layer, names in self._layers.items()}
 
     def _activation(self, layer: str, history: ModelHistory) -> Measured | None:
-        """What the activation function behind a layer returned, if it ran as it did when the model was first looked at."""
+        """The result of the activation function behind a layer, if it is the same function as in the first pass."""
         label, layer_type = self._activations.get(layer, ("", ""))
         if not label:
             return None
@@ -251,7 +251,7 @@ class Summariser:
 
 
 def _activations(looked: ModelHistory, layers: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """By layer the label and the type of the activation function that consumes what it multiplies."""
+    """Maps each layer to the label and the type of the activation function behind its convolution or multiplication."""
     found = {}
     for layer in layers:
         module = looked.modules.get(layer)
@@ -309,7 +309,7 @@ def _sample(parameters: list[Tensor]) -> Tensor:
 
 
 def _stride(parameter: Tensor) -> int:
-    """How far apart sampled values are: so that they do not all come from the same columns."""
+    """The distance of sampled values, chosen so that they do not all come from the same columns."""
     stride = -(-parameter.numel() // _SAMPLE) or 1
     while stride > 1 and math.gcd(stride, parameter.shape[-1]) > 1:
         stride += 1

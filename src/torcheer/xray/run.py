@@ -1,4 +1,4 @@
-"""Run: the reading side of an Xray. Figures, reports and exports take from it what was kept in which snapshot."""
+"""`Run`: reads the snapshots of a training, for figures, reports and exports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a run: written whole or not at all, each saying what it is, read by anybody."""
+"""The files of a run. Each is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ class Content(NamedTuple):
 
 @dataclass(slots=True)
 class Range:
-    """How far the values of one kind of one layer went, over the run."""
+    """The range of the values of one kind of one layer over the run."""
 
-    low: float | None = None  # where most of them lie
+    low: float | None = None  # most values lie between low and high
     high: float | None = None
     least: float | None = None
     most: float | None = None
@@ -251,13 +251,8 @@ def as_folder(folder: Any) -> Path:
     return path
 
 
-def has_snapshots(folder: Path) -> bool:
-    """Whether there is anything of a run in a folder."""
-    return any((folder / "snapshots").glob("*.safetensors"))
-
-
 def refuse_link(path: Path) -> None:
-    """Raise where a file of a run, to which a training would write, is a link: behind the link may be a file of others."""
+    """Raise if a file of a run is a link: writing would change the file that it leads to, which may be somebody else's."""
     if os.path.lexists(path) and is_link(path):
         raise RunExists(
             f"{path} is a link, and nothing is written through it. Put the file itself there, or give the run a folder of its "
@@ -266,7 +261,7 @@ def refuse_link(path: Path) -> None:
 
 
 def refuse_what_others_made(run: Path) -> None:
-    """Raise where there is a `run.json` already that an Xray did not write: a new run would replace it."""
+    """Raise if there is a `run.json` that no Xray wrote: a new run would replace it."""
     if not os.path.lexists(run):
         return
     with contextlib.suppress(OSError, ValueError, RecursionError):
@@ -280,7 +275,7 @@ def refuse_what_others_made(run: Path) -> None:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """What the run in a folder says of itself; an error of ours where that cannot be read."""
+    """The content of `run.json`, checked. Raises RunNotFound if it is missing, damaged or of another version."""
     try:
         about = json.loads(read_regular(folder / "run.json").decode())
     except FileNotFoundError as error:
@@ -380,7 +375,7 @@ class FileManager:
         held = locked(path)
         try:
             there = path / "run.json"
-            if has_snapshots(path) and not (resume and there.exists()):
+            if any((path / "snapshots").glob("*.safetensors")) and not (resume and there.exists()):
                 advice = (
                     "To go on with it, give resume=True; to"
                     if there.exists()
@@ -532,7 +527,7 @@ class FileManager:
             self.notes.append(note)
 
     def _files(self) -> dict[int, _State]:
-        """The files of snapshots, by number. What has their names and is no file is none."""
+        """The files of snapshots, by number. Folders and other things with such names do not count."""
         found = {}
         try:
             with os.scandir(self.folder / "snapshots") as entries:
@@ -576,14 +571,14 @@ class FileManager:
         write_whole(self.folder / "run.json", json.dumps(self.about, indent=2).encode(), follows=False)
 
     def _make_room(self) -> None:
-        """Delete snapshots until `max_bytes` is kept, those closest to their neighbours in steps first. Seldom several."""
+        """Delete the snapshots closest to their neighbours in steps, until the rest fits `max_bytes`."""
         while self.max_bytes is not None and len(self.rows) > 2 and self.rows.bytes > self.max_bytes:
             number = self.rows.closest()
             self._path_of(number).unlink(missing_ok=True)
             self._forget(number)
 
     def _clean_up(self) -> None:
-        """Remove what a killed writer left half-written. Nothing else, and nothing behind a link: that may be of others."""
+        """Delete the unfinished files of killed writers, except behind links, which may lead to files of others."""
         delete_unfinished(self.folder, r"index\.jsonl|run\.json")
         for name, names in (("snapshots", r"\d{8,}\.safetensors"), ("figures", r"step_\d{8,}\.png")):
             if not is_link(self.folder / name):
@@ -601,7 +596,7 @@ _UNREADABLE = (OSError, ValueError, RecursionError)
 
 
 def _said_by(path: Path, number: int, *, in_outline: bool = False) -> tuple[Snapshot, str]:
-    """The snapshot that the header of a file describes, and what is wrong with the rest of the file."""
+    """The snapshot that the header of a file describes, and the damage of the rest of the file, if any."""
     damage = ""
     try:
         file = TensorFile(path)

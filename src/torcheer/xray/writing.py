@@ -51,7 +51,7 @@ _Seen = dict[str, tuple[int, Tensor]]  # by layer: the step at which its values 
 
 @dataclass(slots=True)
 class Taken:
-    """What was taken at one moment and is yet to be written."""
+    """A snapshot that is not written yet."""
 
     step: int
     time: float
@@ -100,9 +100,9 @@ class Writer:
             self._thread = thread
 
     def flush(self) -> bool:
-        """Wait until everything handed over is written. Returns False where nothing is written for `_LIMIT` seconds.
+        """Wait until everything handed over is written. Returns False if nothing is written for `_LIMIT` seconds.
 
-        From then on `flush` returns at once, until the thread has written what it is at.
+        From then on `flush` returns at once, until the thread has written the present snapshot.
         """
         if self._thread is None or not self._thread.is_alive() or self._thread is threading.current_thread():
             return True
@@ -204,9 +204,9 @@ def _work(writer: Writer, waiting: queue.Queue[Taken | Callable[[], None] | None
 
 
 def _update(seen: _Seen, layer: str, now: Tensor, step: int, measured: Pairs) -> tuple[float | None, int]:
-    """How far a step of the optimizer moved values of a layer, as a part of their norm, and over how many steps that is a mean.
+    """The update ratio of a layer (how far a step moved its values, divided by their norm), and the steps it is a mean over.
 
-    1 where it was measured around one step; else the steps since the previous snapshot.
+    That is 1 step if it was measured around a step, else the steps since the previous snapshot.
     """
     last = seen.get(layer)
     seen[layer] = step, now

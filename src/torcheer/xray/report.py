@@ -342,7 +342,7 @@ def _facts(content: _Content, pictures: Pictures) -> dict[str, Any]:
 
 
 def _all_layers(run: Run) -> list[str]:
-    """Every layer with parameters, in the model's order. Watched layers without parameters follow the previous watched layer."""
+    """Every layer with parameters, in order; watched layers without parameters follow the previous watched layer."""
     found = run.summarised
     before = -1
     for layer in run.layers:

@@ -51,18 +51,12 @@ BYTES_READ = 24  # bytes per number while it is read: as stored, in float64, and
 
 
 class Rows:
-    """The features of one layer. Each sample is flattened to one row; complex numbers become pairs of real numbers.
-
-    Args:
-        name: the layer's name, for errors.
-        values: a tensor or array whose first dimension is samples, or stored features of a layer.
-        samples: the samples of the rows, in this order; None for all.
-    """
+    """The features of one layer. Each sample is flattened to one row; complex numbers become pairs of real numbers."""
 
     def __init__(self, name: str, values: Any, samples: np.ndarray[Any, Any] | None = None) -> None:
         self.name = name
-        self._values = values
-        self._samples = samples
+        self._values = values  # a tensor, an array or a layer of features
+        self._samples = samples  # the samples of the rows, in this order; None for all
         shape = getattr(values, "shape", None)
         if shape is None or not len(shape):
             raise InvalidArgument(

@@ -107,14 +107,10 @@ class _LightningHooks(_Watching):
         with precision.forward_context():
             self.xray.take_graphs(step, scale=scale, metrics=_numbers(trainer.callback_metrics))
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_end(self, *given: Any, **named: Any) -> None:
         self.close()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        self.close()
-
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        self.close()
+    on_exception = teardown = on_train_end
 
     def _model(self, pl_module: Any) -> Module:
         name = type(pl_module).__name__

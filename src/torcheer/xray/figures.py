@@ -270,15 +270,7 @@ def figure_of_snapshot(
     """Everything of a snapshot in one Matplotlib figure: a row for each layer, with the kinds that were kept of it.
 
     Where layers have one picture each, or such different ones that much of a table would be empty, pictures stand side by side.
-
-        figure_of_snapshot(run, step=100).savefig("step_100.png")
-
-    Args:
-        run: the run to read from.
-        step: of the training, by default of the snapshot that was taken last and can be read.
-        layers: which layers, at most 40. By default those of the first 24 pictures; the figure names those it leaves out.
-        scale: `"run"` has the same colours for the same values of a layer and kind over the whole run; `"frame"` has colours
-            that fit this step alone. By default `"frame"` for gradients, else `"run"`. The figure says which.
+    Without `layers`, the layers of the first 24 pictures are shown, and the figure names the others.
     """
     import_matplotlib()
     check_scale(scale)
@@ -363,7 +355,7 @@ def _chosen(run: Run, snapshot: Snapshot, layers: Sequence[str] | None) -> tuple
     asked = check_layers(layers)
     for layer in asked:
         if layer not in there:
-            _no_such_layer(run, snapshot, layer)
+            run.entry(layer, next(iter(run.kinds(layer)), "weight"), snapshot.step)  # raises, and says why
     return asked, []
 
 
@@ -378,12 +370,6 @@ def check_layers(layers: Sequence[str], known: Sequence[str] | None = None) -> l
         if known is not None and layer not in known:
             raise InvalidArgument(f"layer {layer!r} is not in this run. There are pictures of {near_names(layer, known)}.")
     return asked
-
-
-def _no_such_layer(run: Run, snapshot: Snapshot, layer: str) -> None:
-    """The error for a layer that is unknown, or that this snapshot lacks."""
-    known = run.kinds(layer)
-    run.entry(layer, known[0] if known else "weight", snapshot.step)
 
 
 def _remarks(run: Run, snapshot: Snapshot, left_out: list[str]) -> list[str]:
@@ -466,20 +452,9 @@ _BAR = (480.0, 24.0)
 
 
 def figure_of(run: Run, layer: str, kind: str, step: int | None = None, *, scale: ScaleName | None = None) -> Figure:
-    """One kind of one layer at one step, as a Matplotlib figure.
+    """One kind of one layer, at a step or at the last step that can be read.
 
-        figure = figure_of(run, "conv1", "weight", step=100)
-        figure.savefig("conv1.png")
-
-    Args:
-        run: the run to read from.
-        layer: as it was named when the run was made.
-        kind: `"weight"`, `"layer"`, `"activation"`, `"grad"` or `"layer_grad"`.
-        step: of the training; by default the last that has this layer and kind and can be read.
-        scale: `"run"` has the same colours for the same values over the whole run, so that change is seen; `"frame"` has
-            colours that fit this step alone. By default `"frame"` for gradients, since they shrink. The figure says which.
-
-    Only what was kept is shown, and the figure says how much of the tensor that is; the statistics are of the whole tensor.
+    The figure says how much of the tensor was kept, and is shown; the statistics are of the whole tensor.
     """
     import_matplotlib()
     check_scale(scale)

@@ -405,7 +405,11 @@ class Xray:
         return drawing
 
     def show(self, layer: str, kind: str, step: int | None = None, *, scale: ScaleName | None = None) -> Figure:
-        """Show one kind of one layer at a step, by default the last that has it. Returns the Matplotlib figure."""
+        """Show one kind of one layer at a step, by default the last that has it. Returns the Matplotlib figure.
+
+        `kind` is "weight", "layer" (the output), "activation", "attention", "grad" or "layer_grad"; `scale` is as in
+        `show_last_graphs`.
+        """
         run = self.run
         step = step if step is not None else run.last_picture(layer, kind)[0].step
         figure = figure_of(run, layer, kind, step, scale=scale)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import chain, pairwise
@@ -57,20 +56,44 @@ class Part(NamedTuple):
     batch: Any
 
 
-class Source(ABC):
-    """Batches in a fixed order."""
+class Source:
+    """The batches of any iterable, in a fixed order."""
 
-    first_batch: Any
     order: str = ""  # a digest of the order of samples, if known
     samples: int | None = None  # in total, if known
     blocks: int | None = None
 
-    @abstractmethod
+    def __init__(self, data: Iterable[Any], block: int | None, samples_of: Callable[[Any], int]) -> None:
+        self._block, self._samples_of = block, samples_of
+        batches = iter(data)
+        try:
+            self.first_batch = next(batches)
+        except StopIteration:
+            raise no_batch(data) from None
+        self._rest = chain([self.first_batch], batches)
+
     def parts(self, is_wanted: Callable[[int], bool], there: Collection[BlockName] = ()) -> Iterator[Part]:
         """Yield the batches of the wanted blocks, in order. At the end, `samples` and `blocks` are known.
 
         Raises if the existing blocks (`there`) were made from other batches, unless `order` already shows it.
         """
+        block = number = first = in_block = 0
+        known = {one.number: one for one in there}
+        for batch in self._rest:
+            count = self._samples_of(batch)
+            if in_block >= samples_of_block(self._block, first - in_block):
+                _check_same(known.get(block), BlockName(block, first - in_block, in_block))
+                block, in_block = block + 1, 0
+            if is_wanted(block):
+                yield Part(block, number, first, count, batch)
+            number, first, in_block = number + 1, first + count, in_block + count
+        _check_same(known.get(block), BlockName(block, first - in_block, in_block))
+        if known and max(known) > block:
+            raise FeaturesMismatch(
+                f"the data ended with sample {first - 1}, and there are blocks of later samples: data had more samples "
+                "when they were extracted. Extract with the same data, or into another folder."
+            )
+        self.samples, self.blocks = first, block + 1
 
     def indices(self, number: int) -> Sequence[Any] | None:
         """The dataset indices of the samples in a batch, if known."""
@@ -105,9 +128,8 @@ def open_source(data: Any, block: int | None, samples_of: Callable[[Any], int], 
         if not len(batches):
             raise no_batch(data.dataset)
         has_numbers = _check_order(data, batches, has_ids=has_ids)
-        source: Source
         if data.batch_sampler is None:  # each item of the dataset is a batch, of unknown size
-            source = _Streamed(data, block, samples_of)
+            source = Source(data, block, samples_of)
         else:
             source = _Indexed(data, batches, block, samples_of, has_numbers=has_numbers)
         source.order = _digest(batches)
@@ -120,7 +142,7 @@ def open_source(data: Any, block: int | None, samples_of: Callable[[Any], int], 
             f"data is a DataLoader, a Dataset or an iterable of batches; got {described(data)}. "
             "For a single batch: data=[batch]."
         )
-    return _Streamed(data, block, samples_of)
+    return Source(data, block, samples_of)
 
 
 def _has_numbered_samples(data: Any) -> bool:
@@ -178,20 +200,17 @@ class _Indexed(Source):
         self._loader, self._batches, self._samples_of = loader, batches, samples_of
         self._has_numbers = has_numbers  # True if samples do not come in the dataset's order
         self.first_batch = next(iter(self._loaded([0], is_first=True)))
-        self._ends: list[int] = []  # for each block: the number of its end batch
         self._starts = [0]  # for each batch: the number of its first sample
         self._in_block: list[int] = []
-        count = 0
-        for number, batch in enumerate(self._batches):
-            self._in_block.append(len(self._ends))
-            self._starts.append(self._starts[-1] + len(batch))
-            count += len(batch)
-            if count >= samples_of_block(block, self._starts[-1] - count):
-                self._ends.append(number + 1)
-                count = 0
-        if not self._ends or self._ends[-1] < len(self._batches):
-            self._ends.append(len(self._batches))
-        self.samples, self.blocks = self._starts[-1], len(self._ends)
+        number = in_block = 0
+        for batch in batches:
+            first = self._starts[-1]
+            if in_block >= samples_of_block(block, first - in_block):
+                number, in_block = number + 1, 0
+            self._in_block.append(number)
+            self._starts.append(first + len(batch))
+            in_block += len(batch)
+        self.samples, self.blocks = self._starts[-1], number + 1
 
     def parts(self, is_wanted: Callable[[int], bool], there: Collection[BlockName] = ()) -> Iterator[Part]:
         wanted = [number for number, block in enumerate(self._in_block) if is_wanted(block)]
@@ -318,41 +337,6 @@ def generators_of(data: Any) -> list[torch.Generator]:
     holders = (data, getattr(data, "sampler", None), own, getattr(own, "sampler", None))
     found = [getattr(one, "generator", None) for one in holders]
     return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
-
-
-# Batches of other iterables -------------------------------------------------------------------------------------------
-
-
-class _Streamed(Source):
-    """The batches of any iterable."""
-
-    def __init__(self, data: Iterable[Any], block: int | None, samples_of: Callable[[Any], int]) -> None:
-        self._block, self._samples_of = block, samples_of
-        batches = iter(data)
-        try:
-            self.first_batch = next(batches)
-        except StopIteration:
-            raise no_batch(data) from None
-        self._rest = chain([self.first_batch], batches)
-
-    def parts(self, is_wanted: Callable[[int], bool], there: Collection[BlockName] = ()) -> Iterator[Part]:
-        block = number = first = in_block = 0
-        known = {one.number: one for one in there}
-        for batch in self._rest:
-            count = self._samples_of(batch)
-            if in_block >= samples_of_block(self._block, first - in_block):
-                _check_same(known.get(block), BlockName(block, first - in_block, in_block))
-                block, in_block = block + 1, 0
-            if is_wanted(block):
-                yield Part(block, number, first, count, batch)
-            number, first, in_block = number + 1, first + count, in_block + count
-        _check_same(known.get(block), BlockName(block, first - in_block, in_block))
-        if known and max(known) > block:
-            raise FeaturesMismatch(
-                f"the data ended with sample {first - 1}, and there are blocks of later samples: data had more samples "
-                "when they were extracted. Extract with the same data, or into another folder."
-            )
-        self.samples, self.blocks = first, block + 1
 
 
 def _check_same(there: BlockName | None, now: BlockName) -> None:

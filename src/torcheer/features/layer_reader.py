@@ -528,12 +528,11 @@ def _times(spot: Spot, key: Any, count: int, number: int) -> str:
 
 def _keys(layers: Any) -> list[tuple[str | None, Any]]:
     """The given keys, each with its given name or None."""
+    found: list[tuple[str | None, Any]]
     if isinstance(layers, Mapping):
-        found: list[tuple[str | None, Any]] = [(str(name), key) for name, key in layers.items()]
-    elif isinstance(layers, (list, tuple)):
-        found = [(None, key) for key in layers]
+        found = [(str(name), key) for name, key in layers.items()]
     else:
-        found = [(None, layers)]
+        found = [(None, key) for key in (layers if isinstance(layers, (list, tuple)) else [layers])]
     if not found or layers is None:
         raise InvalidArgument('layers must be keys of layers: extract(model, data, ["layer3"], to=folder).')
     return found

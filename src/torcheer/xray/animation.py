@@ -49,14 +49,12 @@ class Shot:
 
 
 def import_pillow() -> Any:
-    """Pillow, or an error that says how to get it."""
-    try:
-        import PIL.GifImagePlugin
-        import PIL.Image
-        import PIL.ImageDraw
-        import PIL.ImageFont
-    except ImportError as error:
-        raise ImportError("animations of an Xray need Pillow: pip install pillow") from error
+    """Pillow, which is imported with the first picture."""
+    import PIL.GifImagePlugin
+    import PIL.Image
+    import PIL.ImageDraw
+    import PIL.ImageFont
+
     return PIL
 
 
@@ -360,7 +358,6 @@ def write_gif(
     A GIF has at most 256 colours. Filters that are shown in red, green and blue get the palette that suits the whole run best.
     Frames are read and written one by one. A snapshot that cannot be read is left out, with a warning.
     """
-    import_pillow()
     target = _target(path, (".gif", ".webp"))
     check_scale(scale)
     _check_from("every", every, 1)
@@ -407,7 +404,6 @@ def write_strip(
 
     A snapshot that cannot be read is left out, with a warning.
     """
-    import_pillow()
     target = _target(path, (".png",))
     check_scale(scale)
     _check_from("frames", frames, 1)
@@ -442,7 +438,7 @@ class _Reel:
 def _chosen(run: Run, layer: str, kind: str, every: int, most: int | None) -> Snapshots:
     run.entry(layer, kind)  # says what is wrong when nothing has it
     found = run.having(layer, kind)[::every]
-    return found if most is None else Snapshots(found.table[evenly(len(found), most)], run.files.read)
+    return found if most is None else found.some(evenly(len(found), most))
 
 
 def _make_reel(

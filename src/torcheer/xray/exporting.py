@@ -110,7 +110,7 @@ def to_wandb(run: Run, wandb_run: Any, *, pictures: bool = True, after: int = -1
 
 def _after(run: Run, number: int) -> Snapshots:
     snapshots = run.snapshots
-    return Snapshots(snapshots.table[snapshots.table["number"] > number], run.files.read)
+    return snapshots.some(snapshots.table["number"] > number)
 
 
 def _must_have(given: Any, names: list[str], expected: str) -> None:

@@ -215,8 +215,8 @@ def write_report(
     if not is_whole(max_bytes, 1):
         raise InvalidArgument(f"max_bytes is a number of bytes above 0; got {max_bytes!r:.80}.")
     bundle = read_bundle("report")
-    everything = run.snapshots
-    snapshots = Snapshots(everything.table[evenly(len(everything), MOST_SNAPSHOTS)], run.files.read)
+    snapshots = run.snapshots
+    snapshots = snapshots.some(evenly(len(snapshots), MOST_SNAPSHOTS))
     with Progress(f"{target.name}: numbers", len(snapshots), "snapshots", progress) as bar:
         numbers = read_numbers(run, snapshots, bar)
     if not numbers.series:

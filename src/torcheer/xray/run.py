@@ -40,9 +40,9 @@ class Run:
     @property
     def snapshots(self) -> Snapshots:
         """By step; of a step that was trained again, the later one."""
-        table = self.files.rows.copy()
-        is_last: Any = np.append(table["step"][1:] != table["step"][:-1], True)[: len(table)]
-        return Snapshots(table[is_last], self.files.read)
+        every = self.files.snapshots
+        steps = every.table["step"]
+        return every.some(np.append(steps[1:] != steps[:-1], True)[: len(every)])
 
     @property
     def notes(self) -> list[str]:
@@ -82,13 +82,13 @@ class Run:
             any(layer in (None, name) and kind in (None, one) for name, one in content.keys)
             for content in self.files.rows.contents
         ]
-        return Snapshots(snapshots.table[np.array([*has, False])[snapshots.table["content"]]], self.files.read)
+        return snapshots.some(np.array([*has, False])[snapshots.table["content"]])
 
     @property
     def latest(self) -> Snapshots:
         """The snapshots in the order taken, the last first. Steps repeat where a training went back to a checkpoint."""
-        table = self.files.rows.copy()
-        return Snapshots(table[table["number"].argsort()[::-1]], self.files.read)
+        every = self.files.snapshots
+        return every.some(every.table["number"].argsort()[::-1])
 
     def last_readable(self) -> Snapshot:
         """The last snapshot taken whose file can be read. Damaged snapshots are skipped, with a warning."""

@@ -181,7 +181,11 @@ class Snapshots(Sequence[Snapshot]):
     @overload
     def __getitem__(self, at: slice) -> Snapshots: ...
     def __getitem__(self, at: int | slice) -> Snapshot | Snapshots:
-        return Snapshots(self.table[at], self._read) if isinstance(at, slice) else self._read(self.table[at])
+        return self.some(at) if isinstance(at, slice) else self._read(self.table[at])
+
+    def some(self, which: Any) -> Snapshots:
+        """Several of the snapshots, by a slice, by numbers or by a mask."""
+        return Snapshots(self.table[which], self._read)
 
     def __iter__(self) -> Iterator[Snapshot]:
         return map(self._read, self.table)

@@ -28,7 +28,7 @@ from .run import Run, evenly
 from .store import Snapshots
 from .tiles import Array, Mosaic, choose_columns, make_mosaic
 
-_RAMP = 235  # colours of the scale; odd, so that zero has one of its own
+_RAMP = 235  # colours of the scale; odd, so that zero has its own
 _GREYS = 16  # from ink to paper, for letters
 _PAPER = _RAMP + _GREYS - 1
 _NONFINITE = _RAMP + _GREYS
@@ -136,7 +136,7 @@ class Paints:
         return np.repeat(row[None], height, axis=0)
 
     def as_image(self, canvas: Array) -> Any:
-        """What Pillow writes."""
+        """An image of Pillow."""
         image = import_pillow().Image.fromarray(canvas)
         if self.palette is not None:
             image.putpalette(self.palette.tobytes())
@@ -241,8 +241,7 @@ def enlarged(picture: Array, zoom: tuple[int, int]) -> Array:
     return picture.repeat(zoom[0], axis=0).repeat(zoom[1], axis=1)
 
 
-# Frames to an animated GIF or WebP, one at a time: how many there are makes no difference to the memory that is
-# needed.
+# Frames are written to an animated GIF or WebP one by one, so that memory does not grow with their number.
 
 _ENDLESS = b"\x21\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00"  # the animation begins again when it ends
 _LEAVE = 1  # what a frame does not cover stays as it was
@@ -436,7 +435,7 @@ class _Reel:
 
 
 def _chosen(run: Run, layer: str, kind: str, every: int, most: int | None) -> Snapshots:
-    run.entry(layer, kind)  # says what is wrong when nothing has it
+    run.entry(layer, kind)  # raises if no snapshot has it
     found = run.having(layer, kind)[::every]
     return found if most is None else found.some(evenly(len(found), most))
 

@@ -26,7 +26,7 @@ from .xray import Xray
 
 
 class _Watching:
-    """What the callbacks have in common: an Xray from the beginning of a training to its end."""
+    """The common part of the callbacks: an Xray from the beginning of a training to its end."""
 
     def __init__(self, input: Any, layers: Any = None, **options: Any) -> None:
         known = [name for name in inspect.signature(Xray).parameters if name not in ("model", "input", "layers")]
@@ -41,7 +41,7 @@ class _Watching:
             self.xray.close()
 
     def _begin(self, model: Module, optimizers: list[Any], place: Callable[[Any], Any]) -> None:
-        """Make the Xray, on the same folder when there was one before."""
+        """Make the Xray, in the same folder as the last one."""
         self.close()
         options = dict(self.options)
         if self.xray is not None:
@@ -54,7 +54,7 @@ class _Watching:
         self._last = None
 
     def _is_wanted(self, step: int) -> bool:
-        """Whether to ask the Xray. An optimizer that calls its closure several times in one step is watched once."""
+        """True for steps to watch. A step is watched once, even if its optimizer calls the closure several times."""
         if self.xray is None or step == self._last or step % self.options.get("every", 1):
             return False
         self._last = step
@@ -197,7 +197,7 @@ def _made(name: str) -> type:
 
 
 def _lightning_bases() -> list[type]:
-    """The class Callback of each Lightning package that is imported; if none is, of the first that is installed."""
+    """The class Callback of each imported Lightning package; if none is imported, of the first installed package."""
     packages = "lightning.pytorch", "pytorch_lightning"
     used = [module for package in packages if (module := sys.modules.get(package)) is not None]
     if not used:

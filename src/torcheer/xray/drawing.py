@@ -37,7 +37,7 @@ from .store import FileManager
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Answer = tuple[dict[str, Any], bytes]  # what is said of a figure, and the PNG where a notebook shows it
+Answer = tuple[dict[str, Any], bytes]  # facts about a figure, and its PNG if a notebook shows it
 
 _LIMIT = 300.0  # seconds a figure may take
 _LEAVE = 5.0  # seconds until a process that has nothing to do has ended
@@ -68,7 +68,7 @@ def answer() -> None:
 
 
 def _drawn(request: dict[str, Any], runs: dict[str, FileManager]) -> Answer:
-    """Draw the snapshot of the step that is asked for; if that is damaged or gone, the last that can be read."""
+    """Draw the snapshot of the requested step; if it is damaged or gone, the last readable snapshot."""
     folder = request["folder"]
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -183,12 +183,12 @@ class Desk:
                 jobs = [self._waiting.popleft()]
             try:
                 said, png = self._draw(jobs[0].request)
-            except TimeoutError as error:  # those that wait would take as long
+            except TimeoutError as error:  # the waiting figures would take as long
                 with self._lock:
                     jobs += self._waiting
                     self._waiting.clear()
                 said, png = {"error": f"TimeoutError: {error}"}, b""
-            except BaseException as error:  # whatever it is, it is the figure that is lost, not the training
+            except BaseException as error:  # only the figure is lost; the training goes on
                 said, png = {"error": f"{type(error).__name__}: {error}"}, b""
             for job in jobs:
                 self._finish(job, said, png)
@@ -301,7 +301,7 @@ class Drawing:
 
 
 class Drawer:
-    """Draws the last snapshot of one run, and remembers what went wrong."""
+    """Draws the last snapshot of one run, and collects failures."""
 
     def __init__(self, pace: Pace) -> None:
         self.failures: list[Failure] = []
@@ -330,7 +330,7 @@ class Drawer:
 
     def wait(self) -> None:
         """Wait until all figures asked for are shown. Figures that are not drawn in time are given up."""
-        if self._process != os.getpid():  # forked off the one that draws
+        if self._process != os.getpid():  # a forked process, which does not draw
             return
         jobs, self._jobs = self._jobs, []
         lost = [job for job in jobs if not (job.done.is_set() or desk().wait(job))]
@@ -371,7 +371,7 @@ class Drawer:
         return Job(request, where, lambda said, png: self._finish(drawing, place, said, png))
 
     def _finish(self, drawing: Drawing, place: str | None, said: dict[str, Any], png: bytes) -> None:
-        """Show what was drawn, or note the failure. Runs on the thread of the desk."""
+        """Show the figure, or note the failure. Runs on the thread of the desk."""
         try:
             self._pace.drew(said.get("seconds"))
             warned = [warning.removeprefix("Xray: ") for warning in said.get("warnings", [])]

@@ -64,7 +64,7 @@ class Plate:
     across: float  # pixels of the figure for one of the picture
     down: float
     numbered: tuple[Tile, ...]  # tiles with their number on them
-    rows: tuple[tuple[float, float, str], ...]  # beside the picture: where, from the top and from the left of it, and what
+    rows: tuple[tuple[float, float, str], ...]  # texts beside the picture, with their distances from its top and its left
     columns: tuple[tuple[float, str], ...]  # above it
     words: tuple[str, str]  # what rows and columns are
     left: float  # room that the numbers need, in pixels
@@ -257,7 +257,7 @@ def _colors(matplotlib: Any, plate: Plate) -> Any:
 _MARGIN = 40.0
 _NARROWEST = 1000.0
 _CELL = (460.0, 390.0)  # a picture, in pixels
-_SPACE = 44.0  # between those
+_SPACE = 44.0  # between pictures
 _MOST_PICTURES = 24  # that a figure shows by itself
 _LAYERS_ASKED = 40  # that it shows when they are named
 _FILLED = 0.5  # the least part of a table's cells that are filled; below it pictures stand side by side
@@ -328,7 +328,7 @@ def _side_by_side(cells: dict[tuple[str, Kind], _Cell]) -> list[_Row]:
 
 
 def _scale_words(kinds: list[Kind], scale: ScaleName | None) -> list[str]:
-    """What the colours mean: one sentence, or one for each kind where they differ."""
+    """The meaning of the colours: one sentence, or one for each kind if kinds differ."""
     by_scale: dict[str, list[str]] = {}
     for kind in kinds:
         by_scale.setdefault(SCALE_WORDS[chosen_scale(kind, scale)], []).append(WORDS[kind])
@@ -344,7 +344,7 @@ def _cell(run: Run, entry: Entry, kept: Tensor, scale: ScaleName | None) -> _Cel
 
 
 def _chosen(run: Run, snapshot: Snapshot, layers: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """The layers to show, and those left out."""
+    """The layers to show, and the layers that are left out."""
     there = list(dict.fromkeys(entry.layer for entry in snapshot.entries))
     if layers is None:
         counts = Counter(entry.layer for entry in snapshot.entries)
@@ -490,7 +490,7 @@ class Displays:
         self._ids: dict[tuple[str, int], str] = {}
 
     def place(self, name: str) -> tuple[bool, str | None]:
-        """Where this cell shows the figure of that name, and whether that is a new place. None where there is no notebook."""
+        """True if the place is new, and the place where this cell shows a figure; None outside a notebook."""
         shell = notebook()
         if shell is None:
             return False, None
@@ -502,7 +502,7 @@ class Displays:
         return is_new, self._ids[key]
 
     def present(self, figure: Figure, path: Path, name: str) -> None:
-        """Show a figure where this cell showed the last one of that name; without a notebook write a file, print its path."""
+        """Show a figure in its place in this cell; outside a notebook write a file and print its path."""
         _, place = self.place(name)
         if place is None:
             write_whole(path, png_of(figure), "figure")
@@ -557,7 +557,7 @@ def _one_layer(entry: Entry, step: int, plate: Plate, scale_words: str) -> Figur
 
 
 def _write_key(sheet: Sheet, plate: Plate, left: float, top: float, scale_words: str) -> None:
-    """What the colour bar shows, beside it."""
+    """The explanation of the colour bar, beside it."""
     said = f"red, green, blue: {scale_words}" if plate.mosaic.is_color else scale_words
     if not np.isfinite(plate.mosaic.values).any():
         said = "no value is finite"

@@ -74,12 +74,12 @@ class CompiledCodeRefusal:
             raise self._raised
 
     def raise_again(self, error: BaseException | None) -> None:
-        """Raise the refusal where torch's compiler turned it into an error of its own, as torch up to 2.6 does."""
+        """Raise the refusal again if torch's compiler (up to 2.6) turned it into another error."""
         if error is not None and self._raised is not None and is_of_compiler(error):
             raise self._raised from None
 
 
-# What a user may ask for; `grad` is of the weight and, where there is a loss, of the output.
+# Kinds that a user may ask for; `grad` is of the weight and, if there is a loss, of the output.
 ASKED: tuple[str, ...] = ("weight", "layer", "activation", "attention", "grad")
 # Modules that are activation functions, by their class; a function is one by its category.
 _ACTIVATION_CLASS = re.compile(r"(relu|elu|gelu|silu|swish|mish|tanh|sigmoid|softmax|softplus|activation|glu)", re.IGNORECASE)
@@ -266,7 +266,7 @@ def _locate(history: ModelHistory, name: str) -> tuple[Call | None, Operation]:
 
 
 def _attention(call: Call | None, output: Operation, notes: list[str]) -> Operation | None:
-    """What makes the attention pattern in a layer: the operation itself, or the first inside the module."""
+    """The operation that makes the attention pattern in a layer: the operation itself, or the first inside the module."""
     found = attentions(call.operations if call is not None else [output])
     if len(found) > 1:
         notes.append(f"the attention pattern is the first of {len(found)} inside the module")
@@ -336,7 +336,7 @@ def _reached(start: Operation, onward: Callable[[Operation], Iterable[int]]) -> 
 
 
 def can_die(activation: Operation) -> bool:
-    """True where a unit that is never above zero is dead: for ReLU, not for tanh."""
+    """True if a unit that is never above zero is dead: for ReLU, not for tanh."""
     return not _is_in(activation, groups.TWO_SIDED)
 
 
@@ -345,7 +345,7 @@ def _is_in(operation: Operation, group: frozenset[str]) -> bool:
 
 
 def _is_passed_through(operation: Operation) -> bool:
-    """Whether an operation may stand between a layer and its activation function."""
+    """True if an operation may stand between a layer and its activation function."""
     function = operation._record.function
     return function.is_view or function.is_in(groups.BETWEEN_LAYERS) or function.plain_name == "getitem"
 

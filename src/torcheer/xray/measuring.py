@@ -167,7 +167,7 @@ _PARAMETRIZATIONS = ".parametrizations."
 
 @dataclass(slots=True)
 class Reading:
-    """What was read of one layer at one moment."""
+    """The numbers of one layer at one moment."""
 
     summary: Summary  # without what follows from the snapshots before
     sample: Tensor  # values of its parameters, always the same ones

@@ -46,7 +46,7 @@ class Run:
 
     @property
     def notes(self) -> list[str]:
-        """What is wrong with the files of the run."""
+        """Damage of the files of the run, in sentences."""
         return list(self.files.notes)
 
     @property
@@ -127,13 +127,13 @@ class Run:
         return cast(Entry, self._locate(layer, kind, step).find(layer, kind))
 
     def tensor(self, layer: str, kind: str, step: int | None = None) -> numpy.ndarray[Any, Any]:
-        """What was kept of it, as float32, laid out as its entry's `layout` says. By default of the last that can be read."""
+        """The kept tensor as float32, laid out by its entry's `layout`; by default of the last readable snapshot."""
         if step is None:
             return self.last_picture(layer, kind)[2]
         return self.kept(self._locate(layer, kind, step), layer, kind)
 
     def kept(self, snapshot: Snapshot, layer: str, kind: str) -> numpy.ndarray[Any, Any]:
-        """What a snapshot kept of a kind of a layer, as float32."""
+        """The kept tensor of a kind of a layer in a snapshot, as float32."""
         kept: numpy.ndarray[Any, Any] = self.files.tensor(snapshot, layer, kind).float().numpy()
         return kept
 
@@ -218,7 +218,7 @@ def _limits(kind: str, low: float | None, high: float | None, least: float | Non
     """The range of colours of values that mostly lie between `low` and `high`, and all between `least` and `most`."""
     if low is None or high is None:
         return -1.0, 1.0
-    if low == high == 0:  # nearly all is zero all the time: show what is not
+    if low == high == 0:  # nearly all values are always zero: show the others
         low, high = least or 0.0, most or 0.0
     if low < 0 or kind in ("weight", "grad", "layer_grad"):
         reach = max(-low, high) or 1.0
@@ -242,7 +242,7 @@ def evenly(count: int, number: int) -> list[int]:
     return [round(at * (count - 1) / (number - 1)) for at in range(number)] if number > 1 else [0]
 
 
-# What a run holds: how many snapshots, of which layers and kinds, how much on disk. Prints as a table.
+# The content of a run as a table: numbers of snapshots, layers and kinds, size on disk.
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,7 +188,7 @@ def _of_output(measured: Measured, tensor: Tensor, choices: Choices, limits: Lim
 
 
 def channel_axis(measured: Measured) -> int | None:
-    """Where the channels of an output are, if it is made of maps: after the batch, or first where there is none."""
+    """The dimension of the channels, if an output is made of maps: 1, or 0 without a batch; else None."""
     dims = measured.tensor.dim()
     if measured.dimensions and dims == measured.dimensions + 1:
         return 0

@@ -24,7 +24,7 @@ from .._files.tensor_files import TensorFile, read_metadata, write_tensors
 from ..errors import InvalidArgument, NotWritten, RunExists, RunInUse, RunNotFound, SnapshotNotFound, UnreadableFile
 from .records import VERSION, Snapshot, misfit, snapshot_from_json, snapshot_to_json, tell, tensor_key
 
-# A lock on a file, held until it is released or the process ends, however it ends.
+# A lock on a file, held until it is released or the process ends in any way.
 
 if sys.platform == "win32":
     import msvcrt
@@ -53,8 +53,7 @@ else:
         file.close()
 
 
-# What is known of every snapshot without opening its file, in some fifty bytes each, so that a long run needs little
-# memory.
+# A row of some fifty bytes for each snapshot, known without opening its file, so that a long run needs little memory.
 #
 # A row says which layers and kinds a snapshot has; sets of those are stored once, as nearly all snapshots of a run have
 # the same. Ranges of values are kept for each layer and kind over the whole run.
@@ -66,7 +65,7 @@ _ROW: Any = np.dtype([("step", "i8"), ("number", "i8"), ("time", "f8"), ("bytes"
 
 
 class Content(NamedTuple):
-    """What a snapshot has."""
+    """The names of everything in a snapshot."""
 
     keys: tuple[Key, ...]
     summaries: tuple[str, ...]  # names of layers
@@ -100,7 +99,7 @@ class Rows:
 
     @property
     def contents(self) -> list[Content]:
-        """What snapshots have, by the numbers in the table."""
+        """The contents, by their numbers in the table."""
         return list(self._contents)
 
     def copy(self) -> Array:
@@ -210,7 +209,7 @@ FORMAT = "torcheer-xray"
 
 @dataclass(frozen=True, slots=True)
 class _Architecture:
-    """What `architecture.py` writes down of a model; runs of older versions have less of it."""
+    """The architecture of a model, as `architecture_of` makes it; runs of older versions have less."""
 
     modules: dict[str, str] = field(default_factory=dict)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -219,7 +218,7 @@ class _Architecture:
 
 @dataclass(frozen=True, slots=True)
 class _About:
-    """What `run.json` says of a run."""
+    """The facts in `run.json`."""
 
     title: str = ""
     layers: dict[str, list[str]] = field(default_factory=dict)

@@ -49,12 +49,14 @@ class Shot:
 
 
 def import_pillow() -> Any:
-    """Pillow, which is imported with the first picture."""
-    import PIL.GifImagePlugin
-    import PIL.Image
-    import PIL.ImageDraw
-    import PIL.ImageFont
-
+    """Pillow, or an error that says how to get it."""
+    try:
+        import PIL.GifImagePlugin
+        import PIL.Image
+        import PIL.ImageDraw
+        import PIL.ImageFont
+    except ImportError as error:
+        raise ImportError("animations of an Xray need Pillow: pip install pillow") from error
     return PIL
 
 
@@ -357,6 +359,7 @@ def write_gif(
     A GIF has at most 256 colours. Filters that are shown in red, green and blue get the palette that suits the whole run best.
     Frames are read and written one by one. A snapshot that cannot be read is left out, with a warning.
     """
+    import_pillow()
     target = _target(path, (".gif", ".webp"))
     check_scale(scale)
     _check_from("every", every, 1)
@@ -403,6 +406,7 @@ def write_strip(
 
     A snapshot that cannot be read is left out, with a warning.
     """
+    import_pillow()
     target = _target(path, (".png",))
     check_scale(scale)
     _check_from("frames", frames, 1)

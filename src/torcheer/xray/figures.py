@@ -272,6 +272,7 @@ def figure_of_snapshot(
     Where layers have one picture each, or such different ones that much of a table would be empty, pictures stand side by side.
     Without `layers`, the layers of the first 24 pictures are shown, and the figure names the others.
     """
+    import_matplotlib()
     check_scale(scale)
     snapshot = run.snapshot(step) if step is not None else run.last_readable()
     tensors = run.files.tensors(snapshot)
@@ -455,6 +456,7 @@ def figure_of(run: Run, layer: str, kind: str, step: int | None = None, *, scale
 
     The figure says how much of the tensor was kept, and is shown; the statistics are of the whole tensor.
     """
+    import_matplotlib()
     check_scale(scale)
     if step is None:
         snapshot, entry, kept = run.last_picture(layer, kind)

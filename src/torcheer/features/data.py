@@ -293,9 +293,6 @@ class _Chosen(Sampler[Any]):
             batch = self._batches[number]
             yield list(batch) if isinstance(batch, range) else batch
 
-    def __len__(self) -> int:
-        return len(self._numbers)
-
 
 class _InOrder(Sequence[Any]):
     """The batches of samples in the dataset's order, computed when accessed."""

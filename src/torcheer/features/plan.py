@@ -72,7 +72,7 @@ class _Kept:
     """The part of a plan's settings about `keep=`."""
 
     stored: list[str]
-    reducers: dict[str, list[dict[str, Any]]]
+    reducers: dict[str, list[Any]]
 
 
 @dataclass(frozen=True)

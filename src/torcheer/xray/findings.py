@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from .._text import plural
+from ..pictures import clean
 from .records import WORDS
 from .series import SUMMARY, Series
 
@@ -136,9 +137,7 @@ def _one_per_layer(table: Sequence[Series]) -> Sequence[Series]:
 
 
 def _name(series: Series) -> str:
-    """The name of a layer, cut in the middle where it is long."""
-    half = (_LONGEST - 1) // 2
-    return series.layer if len(series.layer) <= _LONGEST else f"{series.layer[: _LONGEST - 1 - half]}…{series.layer[-half:]}"
+    return clean(series.layer, _LONGEST)
 
 
 def _percent(part: float) -> str:

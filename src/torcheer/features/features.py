@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from hashlib import blake2b
 from pathlib import Path
@@ -562,18 +562,11 @@ class Features(Mapping[str, Any]):
         return groups if several else groups[0]
 
     def _top(self, layer: str, k: int | None, largest: bool | None, positions: Positions | None) -> TopKResult:
+        def fits(one: TopK) -> bool:
+            return (k is None or k <= one.k) and largest in (None, one.largest) and positions in (None, one.positions)
+
         wanted = TopK(_TOP if k is None else k, largest=largest is not False, positions=positions or "mean")
-        fits = [
-            at
-            for at, one in enumerate(self._kept(layer))
-            if isinstance(one, TopK)
-            and (k is None or k <= one.k)
-            and largest in (None, one.largest)
-            and positions in (None, one.positions)
-        ]
-        if fits:
-            return self._read_kept(layer, fits[0])  # type: ignore[no-any-return]
-        return self._worked_out(layer, wanted)  # type: ignore[no-any-return]
+        return self._found(layer, wanted, fits)  # type: ignore[no-any-return]
 
     def _of_unit(self, layer: str, unit: int, found: TopKResult, k: int | None) -> ChosenSamples:
         numbers, values = found.numbers[unit], found.values[unit]
@@ -604,25 +597,17 @@ class Features(Mapping[str, Any]):
             f"there is no layer {name!r} in these features; there are: {few(known, 20)}.{did_you_mean(name, known)}"
         )
 
-    def _found(self, layer: str, reducer: Reducer) -> Any:
-        """The stored result of a reducer of this kind, or its result on the stored values."""
-        for at, one in enumerate(self._kept(layer)):
-            if type(one) is type(reducer):
-                return self._read_kept(layer, at)
-        return self._worked_out(layer, reducer)
-
-    def _read_kept(self, layer: str, at: int) -> Any:
-        reducers = self._reducers()
-        state = ReducedBlocks(self._storage, reducers).read(layer).states[at]
-        return reducers[layer][at].finish(state)
-
-    def _worked_out(self, layer: str, reducer: Reducer) -> Any:
+    def _found(self, layer: str, reducer: Reducer, fits: Callable[[Any], bool] = lambda one: True) -> Any:
+        """The stored result of a reducer of this kind that fits, or the result of this reducer on the stored values."""
+        kept = self._kept(layer)
+        for at, one in enumerate(kept):
+            if type(one) is type(reducer) and fits(one):
+                return one.finish(ReducedBlocks(self._storage, self._reducers()).read(layer).states[at])
         if layer in self.layers:
             return self[layer].reduce(reducer)
-        kept = ", ".join(map(repr, self._kept(layer))) or "nothing"
         raise InvalidArgument(
-            f"of {layer!r} {kept} was kept and its values are not stored, so {reducer!r} is not known. Extract it with "
-            f"keep={reducer!r}, or with its values."
+            f"of {layer!r} {', '.join(map(repr, kept)) or 'nothing'} was kept and its values are not stored, so {reducer!r} is "
+            f"not known. Extract it with keep={reducer!r}, or with its values."
         )
 
     # Completeness ---------------------------------------------------------------------------------------------------

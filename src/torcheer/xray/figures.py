@@ -505,13 +505,18 @@ class Displays:
 
     def present(self, figure: Figure, path: Path, name: str) -> None:
         """Show a figure in its place in this cell; outside a notebook write a file and print its path."""
-        _, place = self.place(name)
-        if place is None:
+        shell = notebook()
+        if shell is None:
             write_whole(path, png_of(figure), "figure")
             print(f"Picture: {path}")
+            return
+        key = name, int(getattr(shell, "execution_count", 0))
+        display, picture = sys.modules["IPython"].display, _image(png_of(figure), figure.get_figwidth())
+        _shown_here(figure)
+        if key in self._ids:
+            display.update_display(picture, display_id=self._ids[key])
         else:
-            _shown_here(figure)
-            show_png(png_of(figure), place)
+            self._ids[key] = display.display(picture, display_id=True).display_id
 
 
 def show_png(png: bytes, display_id: str) -> None:

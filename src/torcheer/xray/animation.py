@@ -347,13 +347,13 @@ def write_gif(
         kind: one of `torcheer.xray.records.KINDS`, such as `"weight"` or `"activation"`.
         path: ends with `.gif`, or with `.webp` for an animated WebP, which is smaller and takes longer. The file is there
             whole or not at all.
-        frames: how many snapshots are shown at most, evenly over the run, the first and the last among them. By default 120, or
-            all of them where `every` is given.
+        frames: the largest number of snapshots, chosen evenly, with the first and the last. By default 120, or all if `every`
+            is given.
         every: only every n-th snapshot.
-        fps: frames for each second, up to 50. By default as many as make the whole last some twelve seconds, 4 to 15.
+        fps: frames per second, up to 50. By default 4 to 15, so that the whole lasts about twelve seconds.
         scale: `"run"` has the same colours for the same values over the whole run; `"frame"` has colours that fit each step. By
             default `"frame"` for gradients, since they shrink, else `"run"`. The picture says which.
-        tile: about how many pixels wide one channel is, or one value of a matrix; by default a picture has some 600 pixels.
+        tile: the approximate width of a channel in pixels, or of a matrix's values; by default a picture has some 600 pixels.
         progress: a bar on stderr, if that is a terminal.
 
     A GIF has at most 256 colours. Filters that are shown in red, green and blue get the palette that suits the whole run best.
@@ -402,7 +402,7 @@ def write_strip(
     Args:
         run, layer, kind, scale, tile: as in `write_gif`; by default a picture has some 260 pixels.
         path: ends with `.png`. The file is there whole or not at all.
-        frames: how many steps, the first and the last among them; fewer where there are fewer snapshots.
+        frames: the number of steps, with the first and the last; fewer if there are fewer snapshots.
 
     A snapshot that cannot be read is left out, with a warning.
     """

@@ -138,9 +138,9 @@ class _TrainerHooks(_Watching):
             trainer's.
 
     Steps are `state.global_step` as it is before the optimizer's step. Gradients are those of all accumulated batches, unscaled
-    and already clipped, which is noted. Only the first process watches. The Trainer tells no callback of an exception: what was
-    taken until then is written all the same, and `close()` lets another one write to the folder. Weights that are spread over
-    processes (FSDP, DeepSpeed) cannot be watched.
+    and already clipped, which is noted. Only the first process watches. The Trainer calls no callback after an exception:
+    earlier snapshots are written all the same, and `close()` lets another Xray write to the folder. Weights that are spread
+    over processes (FSDP, DeepSpeed) cannot be watched.
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from torcheer.pictures import LaidOutBox, LaidOutEdge, Rect
+from torcheer.pictures import LaidOutBox, LaidOutEdge
 
 from .scene import BOX_BORDER, BOX_FILLS, FAINT, INK, LOOKS, PlacedNode, Scene, edge_color
 from .structures import OperationType
@@ -66,7 +65,10 @@ def _nodes(go: Any, nodes: list[PlacedNode], kind: OperationType | None, scale: 
     name, fill, border = LOOKS[kind]
     line = {"color": border, "width": 1.2}
     square = {"symbol": "square", "size": 14, "color": fill, "line": line}
-    xs, ys = _joined([list(_corners(node.place)) for node in nodes])
+    places = [node.place for node in nodes]
+    xs, ys = _joined(
+        [[(at.left, at.low), (at.right, at.low), (at.right, at.high), (at.left, at.high), (at.left, at.low)] for at in places]
+    )
     hidden = {"legendgroup": name, "showlegend": False}
     words = go.Scatter(
         x=[node.place.x for node in nodes],
@@ -94,11 +96,6 @@ def _words(node: PlacedNode, scale: float) -> str:
         return f"<i>{name}</i>"
     size = max(9.5 * scale, _LEAST_FONT)
     return "<br>".join([f'<b style="font-size:{size:.1f}px">{name}</b>', *(facts if scale > 0.85 else ())])
-
-
-def _corners(place: Rect) -> Iterator[Point]:
-    for x, y in ((0, 0), (1, 0), (1, 1), (0, 1), (0, 0)):
-        yield (place.left, place.right)[x], (place.low, place.high)[y]
 
 
 def _shape(box: LaidOutBox) -> dict[str, Any]:

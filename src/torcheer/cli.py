@@ -27,6 +27,7 @@ from .demo import AlexNet, Gpt2, SimpleRecurrent
 from .errors import InvalidArgument, LayerNotFound, TorcheerError
 from .features import Features, extract, open_features
 from .features.data import world
+from .features.features import reducer_names
 from .features.transforms import READY_MADE
 from .history import ModelHistory
 from .log.keys import Key, parse_key
@@ -263,21 +264,13 @@ def _print(features: Features) -> None:
     said = {
         "labels": ", ".join(features.labels),
         "ids": "of every sample" if features.ids is not None else "",
-        "reducers": _reducers(settings.get("keep")),
+        "reducers": "; ".join(f"{layer}: {reducer_names(some)}" for layer, some in settings["keep"]["reducers"].items()),
         "settings": ", ".join(f"{name}={value}" for name, value in given.items()),
         "on disk": human_size(features.size_on_disk),
     }
     for name, value in said.items():
         if value:
             print(f"  {name}: {value}")
-
-
-def _reducers(keep: Any) -> str:
-    """The reducers of each layer, as text."""
-    found = keep.get("reducers") if isinstance(keep, dict) else None
-    if not isinstance(found, dict):
-        return ""
-    return "; ".join(f"{name}: {', '.join(str(one.get('reducer')) for one in some)}" for name, some in found.items())
 
 
 # The `torcheer` command.

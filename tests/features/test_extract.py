@@ -246,6 +246,23 @@ def test_a_loader_in_another_order_is_refused_with_the_reason(net, tmp_path, opt
     assert not (tmp_path / "f").exists()
 
 
+def test_a_loader_without_a_batch_size_takes_the_items_of_its_dataset_as_batches(net, tmp_path):
+    batches = [X[:8], X[8:24], X[24:27]]
+    loader = DataLoader(batches, batch_size=None)
+    expected = torch.cat(plain(net, [(batch,) for batch in batches], ["first"])["first"])
+    features = extract(net, loader, ["first"], tmp_path / "f", block=10)
+    assert torch.equal(features["first"][:], expected)
+    assert features.is_complete
+    blocks = sorted((tmp_path / "f").glob("block-*"))
+    assert len(blocks) == 2
+    blocks[0].unlink()
+    assert torch.equal(extract(net, loader, ["first"], tmp_path / "f")["first"][:], expected)
+    with pytest.raises(tl.InvalidArgument, match="sample 2 of the dataset comes in the place of sample 0"):
+        extract(net, DataLoader(batches, batch_size=None, sampler=[2, 0, 1]), ["first"], tmp_path / "g")
+    with pytest.raises(tl.InvalidArgument, match="data gave no batch"):
+        extract(net, DataLoader([], batch_size=None), ["first"], tmp_path / "g")
+
+
 @pytest.mark.parametrize("ids", ["sequence", "texts", "function", "item"])
 def test_a_loader_that_shuffles_is_taken_where_samples_have_ids(net, tmp_path, ids):
     """Also in a second run, and in another process's share: the order is the same each time."""

@@ -135,7 +135,7 @@ def test_a_write_that_fails_is_told_too(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["plotly", "matplotlib"])
 def test_a_missing_library_is_named_with_the_command(name, monkeypatch):
-    monkeypatch.setattr("torch_vis.visualization.find_spec", lambda _: None)
+    monkeypatch.setattr("torch_vis.execution.find_spec", lambda _: None)
     with pytest.raises(ImportError, match=f"{name.capitalize()} not available.*pip install {name}"):
         visualize_computational_graph(nn.ReLU(), torch.ones(1), renderer=name)
 

@@ -14,7 +14,7 @@ import torch
 
 from torcheer import InvalidArgument
 from torcheer.errors import SnapshotNotFound
-from torcheer.xray.captions import shown_of, statistics_in_words, totals_of
+from torcheer.xray.captions import kept_of, statistics_in_words, totals_of
 from torcheer.xray.colors import NONFINITE
 from torcheer.xray.figures import Displays, figure_of, figure_of_snapshot
 from torcheer.xray.tiles import make_mosaic
@@ -352,7 +352,7 @@ def test_how_much_is_shown_in_words(kind, shape, layout, facts, said):
     """Of how many; a transposed convolution has its input channels first."""
     kept = torch.zeros(shape)
     entry = make_entry("conv1", kind, kept, layout, **facts)
-    assert shown_of(entry, make_mosaic(kept.numpy(), entry)) == said
+    assert kept_of(entry, make_mosaic(kept.numpy(), entry)) == said
 
 
 def test_totals_of_a_vector_are_one_row():

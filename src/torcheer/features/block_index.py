@@ -29,16 +29,7 @@ def _as_number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
 
 
-def _most_open() -> int:
-    """The number of files to keep open: a small part of the process limit, because there may be several indexes."""
-    try:
-        import resource
-    except ImportError:  # not a Unix system
-        return 64
-    return max(32, min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16))
-
-
-_OPEN = _most_open()
+_OPEN = 64  # files of an index that are kept open
 
 
 class Piece(NamedTuple):

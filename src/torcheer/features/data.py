@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import chain, pairwise
@@ -57,20 +56,44 @@ class Part(NamedTuple):
     batch: Any
 
 
-class Source(ABC):
-    """Batches in a fixed order."""
+class Source:
+    """The batches of any iterable, in a fixed order."""
 
-    first_batch: Any
     order: str = ""  # a digest of the order of samples, if known
     samples: int | None = None  # in total, if known
     blocks: int | None = None
 
-    @abstractmethod
+    def __init__(self, data: Iterable[Any], block: int | None, samples_of: Callable[[Any], int]) -> None:
+        self._block, self._samples_of = block, samples_of
+        batches = iter(data)
+        try:
+            self.first_batch = next(batches)
+        except StopIteration:
+            raise no_batch(data) from None
+        self._rest = chain([self.first_batch], batches)
+
     def parts(self, is_wanted: Callable[[int], bool], there: Collection[BlockName] = ()) -> Iterator[Part]:
         """Yield the batches of the wanted blocks, in order. At the end, `samples` and `blocks` are known.
 
         Raises if the existing blocks (`there`) were made from other batches, unless `order` already shows it.
         """
+        block = number = first = in_block = 0
+        known = {one.number: one for one in there}
+        for batch in self._rest:
+            count = self._samples_of(batch)
+            if in_block >= samples_of_block(self._block, first - in_block):
+                _check_same(known.get(block), BlockName(block, first - in_block, in_block))
+                block, in_block = block + 1, 0
+            if is_wanted(block):
+                yield Part(block, number, first, count, batch)
+            number, first, in_block = number + 1, first + count, in_block + count
+        _check_same(known.get(block), BlockName(block, first - in_block, in_block))
+        if known and max(known) > block:
+            raise FeaturesMismatch(
+                f"the data ended with sample {first - 1}, and there are blocks of later samples: data had more samples "
+                "when they were extracted. Extract with the same data, or into another folder."
+            )
+        self.samples, self.blocks = first, block + 1
 
     def indices(self, number: int) -> Sequence[Any] | None:
         """The dataset indices of the samples in a batch, if known."""
@@ -101,7 +124,16 @@ def open_source(data: Any, block: int | None, samples_of: Callable[[Any], int], 
     if isinstance(data, IterableDataset) or (_is_dataset(data) and not isinstance(data, DataLoader)):
         data = DataLoader(data, batch_size=BATCH_SIZE)
     if _has_numbered_samples(data):
-        return _Indexed(data, block, samples_of, has_ids=has_ids)
+        batches = _batches_of(data)
+        if not len(batches):
+            raise no_batch(data.dataset)
+        has_numbers = _check_order(data, batches, has_ids=has_ids)
+        if data.batch_sampler is None:  # each item of the dataset is a batch, of unknown size
+            source = Source(data, block, samples_of)
+        else:
+            source = _Indexed(data, batches, block, samples_of, has_numbers=has_numbers)
+        source.order = _digest(batches)
+        return source
     sampler = getattr(data, "sampler", None)
     if isinstance(sampler, (RandomSampler, WeightedRandomSampler)) and not has_ids:
         raise InvalidArgument(_wrong_order(sampler, "it gives samples in a random order"))
@@ -110,7 +142,7 @@ def open_source(data: Any, block: int | None, samples_of: Callable[[Any], int], 
             f"data is a DataLoader, a Dataset or an iterable of batches; got {described(data)}. "
             "For a single batch: data=[batch]."
         )
-    return _Streamed(data, block, samples_of)
+    return Source(data, block, samples_of)
 
 
 def _has_numbered_samples(data: Any) -> bool:
@@ -156,40 +188,31 @@ def no_batch(data: Any) -> InvalidArgument:
 class _Indexed(Source):
     """The batches of a DataLoader over a dataset with numbered samples."""
 
-    def __init__(self, loader: DataLoader[Any], block: int | None, samples_of: Callable[[Any], int], *, has_ids: bool) -> None:
-        self._loader = loader
-        self._samples_of = samples_of
-        self._is_batched = loader.batch_sampler is not None
-        self._batches: Sequence[Any] = _batches_of(loader)
-        if not len(self._batches):
-            raise no_batch(loader.dataset)
-        self._has_numbers = self._check_order(has_ids=has_ids)
-        self.order = self._digest()
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        batches: Sequence[Any],
+        block: int | None,
+        samples_of: Callable[[Any], int],
+        *,
+        has_numbers: bool,
+    ) -> None:
+        self._loader, self._batches, self._samples_of = loader, batches, samples_of
+        self._has_numbers = has_numbers  # True if samples do not come in the dataset's order
         self.first_batch = next(iter(self._loaded([0], is_first=True)))
-        if not self._is_batched:  # each item is a batch, of unknown size
-            self.blocks = self.samples = None
-            self._streamed = _Streamed(self._loader, block, samples_of, self.first_batch)
-            return
-        self._ends: list[int] = []  # for each block: the number of its end batch
         self._starts = [0]  # for each batch: the number of its first sample
         self._in_block: list[int] = []
-        count = 0
-        for number, batch in enumerate(self._batches):
-            self._in_block.append(len(self._ends))
-            self._starts.append(self._starts[-1] + len(batch))
-            count += len(batch)
-            if count >= samples_of_block(block, self._starts[-1] - count):
-                self._ends.append(number + 1)
-                count = 0
-        if not self._ends or self._ends[-1] < len(self._batches):
-            self._ends.append(len(self._batches))
-        self.samples, self.blocks = self._starts[-1], len(self._ends)
+        number = in_block = 0
+        for batch in batches:
+            first = self._starts[-1]
+            if in_block >= samples_of_block(block, first - in_block):
+                number, in_block = number + 1, 0
+            self._in_block.append(number)
+            self._starts.append(first + len(batch))
+            in_block += len(batch)
+        self.samples, self.blocks = self._starts[-1], number + 1
 
     def parts(self, is_wanted: Callable[[int], bool], there: Collection[BlockName] = ()) -> Iterator[Part]:
-        if not self._is_batched:
-            yield from self._streamed.parts(is_wanted, there)
-            self.samples, self.blocks = self._streamed.samples, self._streamed.blocks
-            return
         wanted = [number for number, block in enumerate(self._in_block) if is_wanted(block)]
         for number, batch in zip(wanted, self._loaded(wanted) if wanted else (), strict=True):
             count, planned = self._samples_of(batch), self._starts[number + 1] - self._starts[number]
@@ -201,14 +224,12 @@ class _Indexed(Source):
             yield Part(self._in_block[number], number, self._starts[number], count, batch)
 
     def indices(self, number: int) -> Sequence[Any] | None:
-        return list(self._batches[number]) if self._is_batched else None
+        return list(self._batches[number])
 
     def numbers(self, part: Part) -> Tensor | None:
-        return torch.tensor(self.indices(part.number), dtype=torch.int64, device="cpu") if self._has_numbers else None
+        return torch.tensor(self._batches[part.number], dtype=torch.int64, device="cpu") if self._has_numbers else None
 
     def count(self, is_wanted: Callable[[int], bool]) -> int | None:
-        if not self._is_batched:
-            return None
         sizes = [end - start for start, end in pairwise(self._starts)]
         return sum(size for size, block in zip(sizes, self._in_block, strict=True) if is_wanted(block))
 
@@ -226,33 +247,32 @@ class _Indexed(Source):
         if workers:
             options.update(num_workers=workers, multiprocessing_context=loader.multiprocessing_context, timeout=loader.timeout)
             options.update(worker_init_fn=loader.worker_init_fn, prefetch_factor=loader.prefetch_factor)
-        if self._is_batched:
-            return DataLoader(loader.dataset, batch_sampler=_Chosen(self._batches, numbers), **options)
-        return DataLoader(loader.dataset, batch_size=None, sampler=_Chosen(self._batches, numbers), **options)
+        return DataLoader(loader.dataset, batch_sampler=_Chosen(self._batches, numbers), **options)
 
-    def _check_order(self, *, has_ids: bool) -> bool:
-        """True if samples do not come in the dataset's order. Raises if so and they have neither numbers nor ids."""
-        sampler: Any = self._loader.sampler if self._is_own_sampler() else self._loader.batch_sampler
-        if isinstance(sampler, DistributedSampler):
-            raise InvalidArgument(f"the loader has a DistributedSampler, and {_LATER}: DataLoader(dataset, batch_size=…).")
-        if isinstance(self._batches, _InOrder):
-            return False
-        indices = list(chain.from_iterable(self._batches)) if self._is_batched else list(self._batches)
-        wrong = next(((index, expected) for expected, index in enumerate(indices) if index != expected), None)
-        if wrong is not None and not has_ids:
-            is_random = isinstance(sampler, (RandomSampler, WeightedRandomSampler))
-            why = f"sample {wrong[0]!r} of the dataset comes in the place of sample {wrong[1]}"
-            raise InvalidArgument(_wrong_order(sampler, "it gives samples in a random order" if is_random else why))
-        return wrong is not None and self._is_batched and all(isinstance(index, int) for index in indices)
 
-    def _is_own_sampler(self) -> bool:
-        return self._loader.batch_sampler is None or type(self._loader.batch_sampler) is BatchSampler
+def _check_order(loader: DataLoader[Any], batches: Sequence[Any], *, has_ids: bool) -> bool:
+    """True if samples do not come in the dataset's order. Raises if so and they have neither numbers nor ids."""
+    own: Any = loader.batch_sampler
+    sampler = loader.sampler if own is None or type(own) is BatchSampler else own
+    if isinstance(sampler, DistributedSampler):
+        raise InvalidArgument(f"the loader has a DistributedSampler, and {_LATER}: DataLoader(dataset, batch_size=…).")
+    if isinstance(batches, _InOrder):
+        return False
+    indices = list(batches if own is None else chain.from_iterable(batches))
+    wrong = next(((index, expected) for expected, index in enumerate(indices) if index != expected), None)
+    if wrong is not None and not has_ids:
+        is_random = isinstance(sampler, (RandomSampler, WeightedRandomSampler))
+        why = f"sample {wrong[0]!r} of the dataset comes in the place of sample {wrong[1]}"
+        raise InvalidArgument(_wrong_order(sampler, "it gives samples in a random order" if is_random else why))
+    return wrong is not None and all(isinstance(index, int) for index in indices)
 
-    def _digest(self) -> str:
-        found = blake2b(digest_size=12)
-        for batch in self._batches:
-            found.update(repr(batch if isinstance(batch, (range, int)) else list(batch)).encode())
-        return found.hexdigest()
+
+def _digest(batches: Sequence[Any]) -> str:
+    """A digest of which samples come in which order."""
+    found = blake2b(digest_size=12)
+    for batch in batches:
+        found.update(repr(batch if isinstance(batch, (range, int)) else list(batch)).encode())
+    return found.hexdigest()
 
 
 def _wrong_order(sampler: Any, why: str) -> str:
@@ -272,9 +292,6 @@ class _Chosen(Sampler[Any]):
         for number in self._numbers:
             batch = self._batches[number]
             yield list(batch) if isinstance(batch, range) else batch
-
-    def __len__(self) -> int:
-        return len(self._numbers)
 
 
 class _InOrder(Sequence[Any]):
@@ -317,45 +334,6 @@ def generators_of(data: Any) -> list[torch.Generator]:
     holders = (data, getattr(data, "sampler", None), own, getattr(own, "sampler", None))
     found = [getattr(one, "generator", None) for one in holders]
     return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
-
-
-# Batches of other iterables -------------------------------------------------------------------------------------------
-
-
-class _Streamed(Source):
-    """The batches of any iterable."""
-
-    def __init__(
-        self, data: Iterable[Any], block: int | None, samples_of: Callable[[Any], int], first_batch: Any = None
-    ) -> None:
-        self._block, self._samples_of = block, samples_of
-        self._rest = iter(data)
-        if first_batch is None:
-            try:
-                first_batch = next(self._rest)
-            except StopIteration:
-                raise no_batch(data) from None
-            self._rest = chain([first_batch], self._rest)
-        self.first_batch = first_batch
-
-    def parts(self, is_wanted: Callable[[int], bool], there: Collection[BlockName] = ()) -> Iterator[Part]:
-        block = number = first = in_block = 0
-        known = {one.number: one for one in there}
-        for batch in self._rest:
-            count = self._samples_of(batch)
-            if in_block >= samples_of_block(self._block, first - in_block):
-                _check_same(known.get(block), BlockName(block, first - in_block, in_block))
-                block, in_block = block + 1, 0
-            if is_wanted(block):
-                yield Part(block, number, first, count, batch)
-            number, first, in_block = number + 1, first + count, in_block + count
-        _check_same(known.get(block), BlockName(block, first - in_block, in_block))
-        if known and max(known) > block:
-            raise FeaturesMismatch(
-                f"the data ended with sample {first - 1}, and there are blocks of later samples: data had more samples "
-                "when they were extracted. Extract with the same data, or into another folder."
-            )
-        self.samples, self.blocks = first, block + 1
 
 
 def _check_same(there: BlockName | None, now: BlockName) -> None:

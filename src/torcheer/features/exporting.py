@@ -39,23 +39,22 @@ def export_layer(layer: LayerFeatures, path: Path) -> Path:
     if path.suffix == ".npy":
         _write_npy(layer, path)
     elif path.suffix == ".zarr":
-        _write_zarr(layer, _new_group(path), layer.name.replace("/", "_") or "output")
+        _write_zarr(layer, _new_group(path))
     else:
         raise InvalidArgument(f"features are exported to .npy or .zarr; got {str(path)!r}.")
     return path
 
 
 def _write_npy(layer: LayerFeatures, path: Path) -> None:
-    shape = layer.full_shape()
-    kind = as_numpy(_padded(layer[0:1], shape)).dtype
+    shape, kind, _ = _form(layer)
     header = io.BytesIO()
     described = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(header, described)
     with WholeFile(path, "array") as file:
         file.write(header.getvalue())
-        for _, rows in _together(layer, shape):
-            if rows.numel():
-                file.write(np.ascontiguousarray(as_numpy(rows)).reshape(-1).view(np.uint8).data)
+        for _, rows in _parts(layer):
+            if rows.size:
+                file.write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
 
 
 def _new_group(path: Path) -> Any:
@@ -69,29 +68,32 @@ def _new_group(path: Path) -> Any:
     return zarr.open_group(str(path), mode="w")
 
 
-def _write_zarr(layer: LayerFeatures, group: Any, name: str) -> None:
-    shape = layer.full_shape()
-    kind = as_numpy(_padded(layer[0:1], shape)).dtype
-    rows = max(1, min(len(layer), _TOGETHER // max(1, kind.itemsize * int(np.prod(shape[1:])))))
+def _write_zarr(layer: LayerFeatures, group: Any) -> None:
+    shape, kind, together = _form(layer)
     create = getattr(group, "create_array", None) or group.create_dataset  # Zarr 3, or 2
-    target = create(name, shape=shape, dtype=kind, chunks=(rows, *shape[1:]))
-    for first, values in _together(layer, shape):
-        target[first : first + len(values)] = as_numpy(values)
+    chunks = (max(1, min(len(layer), together)), *shape[1:])
+    target = create(layer.name.replace("/", "_") or "output", shape=shape, dtype=kind, chunks=chunks)
+    for first, rows in _parts(layer):
+        target[first : first + len(rows)] = rows
 
 
-def _together(layer: LayerFeatures, shape: tuple[int, ...]) -> Any:
-    size = max(1, _TOGETHER // max(1, layer.dtype.itemsize * int(np.prod(shape[1:]))))
-    for first in range(0, len(layer), size):
-        yield first, _padded(layer[first : first + size], shape, layer.padding or 0)
+def _form(layer: LayerFeatures) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """The shape and dtype of a layer as an array, and how many rows are read at once."""
+    shape = layer.full_shape()
+    kind = as_numpy(torch.empty(0, dtype=layer.dtype)).dtype
+    return shape, kind, max(1, _TOGETHER // max(1, kind.itemsize * int(np.prod(shape[1:]))))
 
 
-def _padded(rows: Any, shape: tuple[int, ...], value: float = 0) -> Any:
-    """Rows padded to a shape."""
-    if rows.shape[1:] == shape[1:]:
-        return rows
-    found = rows.new_full((len(rows), *shape[1:]), value)
-    found[tuple(slice(0, size) for size in rows.shape)] = rows
-    return found
+def _parts(layer: LayerFeatures) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
+    """All rows in parts, each with the number of its first row."""
+    shape, _, together = _form(layer)
+    for first in range(0, len(layer), together):
+        rows = layer[first : first + together]
+        if rows.shape[1:] != shape[1:]:  # padded to the largest of these rows only
+            found = rows.new_full((len(rows), *shape[1:]), layer.padding)
+            found[tuple(slice(0, size) for size in rows.shape)] = rows
+            rows = found
+        yield first, as_numpy(rows)
 
 
 def export_features(features: Features, path: Path) -> Path:
@@ -100,8 +102,7 @@ def export_features(features: Features, path: Path) -> Path:
         raise InvalidArgument(f"all layers are exported to a .zarr folder; got {str(path)!r}. One: features[…].export(path).")
     group = _new_group(path)
     for name in features:
-        layer = features[name]
-        _write_zarr(layer.pad() if layer.is_ragged else layer, group, name.replace("/", "_") or "output")
+        _write_zarr(features[name].pad() if features[name].is_ragged else features[name], group)
     return path
 
 

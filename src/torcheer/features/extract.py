@@ -26,7 +26,7 @@ from .data import LARGEST, Column, Data, GivenIds, Ids, Labels, Part, Source, ge
 from .digests import described_function, state_digests, value_digest
 from .features import Features, open_features
 from .layer_reader import Call, Calling, Flatten, GivenLayers, LayerReader, training_modules, warn_of_training
-from .plan import Plan, check_plan_is_there, read_end, read_plan, settle_plan, write_end
+from .plan import End, Plan, check_plan_is_there, read_end, read_plan, settle_plan, write_end
 from .reduced_blocks import ReducedBlocks, States
 from .storage import (
     FORMAT,
@@ -305,16 +305,16 @@ class _Extraction:
 
     def _check_end(self, part: Part) -> None:
         """Raise if there are more blocks than in the earlier extraction."""
-        if self._end is not None and part.block >= self._end[0]:
+        if self._end is not None and part.block >= self._end.blocks:
             raise FeaturesMismatch(
-                f"the data has more samples than the {self._end[1]} that it had when these features were extracted. Extract "
-                "with the same data, or into another folder."
+                f"the data has more samples than the {self._end.samples} that it had when these features were extracted. "
+                "Extract with the same data, or into another folder."
             )
 
     def _write_end(self) -> None:
         blocks, samples = self._source.blocks, self._source.samples
         if blocks is not None and samples is not None:
-            write_end(self._storage, blocks, samples)
+            write_end(self._storage, End(blocks, samples))
 
     def _room(self) -> int:
         """The approximate size of a block's header in bytes."""

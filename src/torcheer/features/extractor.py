@@ -92,27 +92,22 @@ class Extractor:
         with self._lock:
             given = self._inputs.of(batch, self._model, with_all=self._options["transform"] is not None)
             if self._reader is None:
-                self._reader = self._opened(batch, given)
-            self._check_names(batch, self._reader.names)
+                self._reader = self._opened(given)
+            taken = [name for name in self._reader.names if name in batch]
+            if taken:
+                raise InvalidArgument(
+                    f"the batch has a column {taken[0]!r} already, so the layer of that name must be renamed: "
+                    f"layers={{'{taken[0]}_features': {taken[0]!r}}}."
+                )
             values = self._reader.read(given, self._count, seed=_seed(given))
             self._count += 1
         return {**batch, **{name: as_numpy(value) for name, value in values.items()}}
 
-    def _opened(self, batch: Batch, given: Any) -> LayerReader:
+    def _opened(self, given: Any) -> LayerReader:
         reader = LayerReader(self._model, self._layers, given, call=self._inputs.call, **self._options)
-        self._check_names(batch, reader.names)
         weakref.finalize(self, reader.close)
         warn_of_training(innermost(self._model), stacklevel=3)
         return reader
-
-    @staticmethod
-    def _check_names(batch: Batch, names: list[str]) -> None:
-        taken = [name for name in names if name in batch]
-        if taken:
-            raise InvalidArgument(
-                f"the batch has a column {taken[0]!r} already, so the layer of that name must be renamed: "
-                f"layers={{'{taken[0]}_features': {taken[0]!r}}}."
-            )
 
     def close(self) -> None:
         """Remove the hooks from the model. The next batch adds them again."""
@@ -166,7 +161,7 @@ class _Inputs:
             raise InvalidArgument(
                 f"inputs is the name of a column, a list of names, or a mapping from parameters to columns; got {inputs!r}."
             )
-        self.call = _CallByName(dict(inputs)) if named else _CallInOrder(list(self._columns))
+        self.call = _Call(dict(inputs) if named else self._columns)
 
     def of(self, batch: Batch, model: Module, *, with_all: bool) -> dict[str, Any]:
         """The batch for the reader, with only the needed columns unless `with_all`."""
@@ -184,9 +179,9 @@ class _Inputs:
         known = [name for name in taken_by(model).names if name in batch]
         numeric = [name for name, column in batch.items() if _is_numeric(column)]
         if known:
-            self._columns, self.call = known, _CallByName(dict(zip(known, known, strict=True)))
+            self._columns, self.call = known, _Call({name: name for name in known})
         elif len(numeric) == 1:
-            self._columns, self.call = numeric, _CallInOrder(numeric)
+            self._columns, self.call = numeric, _Call(numeric)
         else:
             raise InvalidArgument(
                 f"no column has the name of a parameter of {type(innermost(model)).__name__}.forward; the batch has "
@@ -194,24 +189,16 @@ class _Inputs:
             )
 
 
-class _CallInOrder:
-    """Calls a model with columns as positional arguments."""
+class _Call:
+    """Calls a model with columns: a list of positional arguments, or keyword arguments by parameter."""
 
-    def __init__(self, columns: list[str]) -> None:
+    def __init__(self, columns: list[str] | dict[str, str]) -> None:
         self._columns = columns
 
     def __call__(self, model: Module, batch: Batch) -> Any:
+        if isinstance(self._columns, dict):
+            return model(**{name: batch[column] for name, column in self._columns.items()})
         return model(*(batch[column] for column in self._columns))
-
-
-class _CallByName:
-    """Calls a model with columns as keyword arguments."""
-
-    def __init__(self, columns: dict[str, str]) -> None:
-        self._columns = columns
-
-    def __call__(self, model: Module, batch: Batch) -> Any:
-        return model(**{name: batch[column] for name, column in self._columns.items()})
 
 
 def _check_batch(batch: Any) -> None:

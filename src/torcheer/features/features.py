@@ -1,14 +1,14 @@
-"""`Features` and `LayerFeatures`: extracted values, read like arrays. Only the requested rows are read."""
+"""`Features` and `LayerFeatures`: extracted values, read like arrays, with statistics. Only requested rows are read."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -16,18 +16,48 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from .._files.tensor_files import enough_memory
+from .._text import did_you_mean, few
 from .._torch.inputs import described, is_whole
 from ..errors import FeaturesNotFound, InvalidArgument, LayerNotFound, UnreadableFile
+from ..reducers import (
+    Covariance,
+    CovarianceResult,
+    Histogram,
+    HistogramResult,
+    Mean,
+    MeanResult,
+    Reducer,
+    TopK,
+    TopKResult,
+    reducer_from,
+)
 from .block_index import BlockIndex, Column, Piece
 from .exporting import as_numpy, export_features, export_layer, to_datasets
 from .plan import END, PLAN, read_end, read_plan
-from .statistics import FeatureStatistics, LayerStatistics, sample_numbers
-from .storage import IDS, LABELS, LAYERS, TOKEN_POSITIONS, TOKEN_SAMPLES, open_storage
+from .reduced_blocks import ReducedBlocks
+from .sample_pictures import Pictures, SamplePictures, picture_sheet
+from .statistics import (
+    MEMORY,
+    ChosenSamples,
+    Components,
+    GivenSample,
+    Nearness,
+    Rows,
+    SampleNames,
+    as_integer,
+    components_of,
+    from_covariance,
+    nearest_samples,
+)
+from .storage import IDS, LABELS, LAYERS, SAMPLES, TOKEN_POSITIONS, TOKEN_SAMPLES, open_storage
 
 _TOGETHER = 64 << 20  # bytes that are read at once when all rows are needed
+_VALUES_TOGETHER = 1 << 22  # values that a reducer gets at once
+_TOP = 20  # samples
+Positions = Literal["mean", "max"]
 
 
-class LayerFeatures(LayerStatistics, Dataset[Tensor]):
+class LayerFeatures(Dataset[Tensor]):
     """The stored values of a layer, with a row for each sample (or token), in order.
 
     `layer[3]` is a tensor; `layer[2:5]`, `layer[[4, 1]]`, `layer[mask]` have one more dimension; `layer[:, 0]` reads only
@@ -228,6 +258,52 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
             found[_joined(place, [slice(0, size) for size in sample.shape])] = sample
         return found[_joined(slice(None), rest)] if rest else found
 
+    # Statistics -----------------------------------------------------------------------------------------------------
+
+    def reduce(self, reducer: Reducer) -> Any:
+        """The result of a reducer of `torcheer.reducers` over the stored values, which are read in parts."""
+        if not isinstance(reducer, Reducer):
+            raise InvalidArgument(f"reduce takes a reducer, such as reducers.Mean() or reducers.TopK(20); got {reducer!r:.60}.")
+        state = reducer.begin()
+        numbers = sample_names(self._blocks).of_rows(torch.arange(len(self)))
+        width = math.prod(size or 1024 for size in self.shape[1:])
+        at = 0
+        for batch in self.batches(max(1, _VALUES_TOGETHER // max(1, width))):
+            for values in [batch] if isinstance(batch, Tensor) else [sample[None] for sample in batch]:
+                reducer.update(state, values, numbers[at : at + len(values)])
+                at += len(values)
+        return reducer.finish(state)
+
+    def as_mean(self) -> Tensor:
+        """The mean of each unit, in a shape that broadcasts to the values, for `changes.mean`."""
+        return self.reduce(Mean()).as_mean()  # type: ignore[no-any-return]  # what finish returns depends on the reducer
+
+    def components(self, k: int = 10, *, samples: int | None = None, memory: int = MEMORY) -> Components:
+        """The first `k` principal components of the values; each sample is flattened to one row.
+
+        `samples` uses only the first samples; `memory` is the limit in bytes.
+        """
+        rows = Rows(self.name, self)
+        return components_of(rows if samples is None else rows.of(np.arange(min(samples, rows.count))), k, memory)
+
+    @overload
+    def nearest(
+        self, sample: GivenSample, k: int = ..., measure: Nearness = ..., *, pictures: None = None
+    ) -> ChosenSamples: ...
+
+    @overload
+    def nearest(self, sample: GivenSample, k: int = ..., measure: Nearness = ..., *, pictures: Pictures) -> SamplePictures: ...
+
+    def nearest(
+        self, sample: GivenSample, k: int = 10, measure: Nearness = "cosine", *, pictures: Pictures | None = None
+    ) -> ChosenSamples | SamplePictures:
+        """The `k` samples whose values are nearest to a sample, given by number or id, or to given values.
+
+        With `pictures`, a sheet of their pictures; see `Features.top`.
+        """
+        found = nearest_samples(Rows(self.name, self), sample, k, measure, sample_names(self._blocks))
+        return found if pictures is None else found.pictures(pictures)
+
     # Conversions ----------------------------------------------------------------------------------------------------
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -272,7 +348,7 @@ class LayerFeatures(LayerStatistics, Dataset[Tensor]):
 
 
 def _joined(first: Any, rest: Sequence[Any]) -> Any:
-    """An index, from the first dimension and the others."""
+    """An index; `values[first, *rest]` is the syntax of Python 3.11."""
     return (first, *rest)
 
 
@@ -304,7 +380,7 @@ def _as_number(value: Any) -> int | None:
 _MOST_MISSING = 1 << 22  # the largest number of missing blocks to list: a larger number in a file must be wrong
 
 
-class Features(FeatureStatistics):
+class Features(Mapping[str, Any]):
     """The features in a folder: `features["layer3"]` is a layer, `len(features["layer3"])` the number of its samples.
 
     Rows are in the order of the data. If blocks are missing, `samples` gives the sample number of each row.
@@ -340,7 +416,7 @@ class Features(FeatureStatistics):
     @property
     def layers(self) -> list[str]:
         """The names of the layers whose values are stored."""
-        stored = self.plan.settings.get("keep", {}).get("stored", self.plan.layers)
+        stored = self.plan.settings["keep"]["stored"]
         return [name for name in self.plan.layers if name in stored]
 
     def __getitem__(self, name: str) -> LayerFeatures:
@@ -367,35 +443,179 @@ class Features(FeatureStatistics):
     @property
     def samples(self) -> Tensor:
         """The number of each row's sample in the data, also if a loader shuffles."""
-        return sample_numbers(self._blocks)
+        return _sample_numbers(self._blocks)
 
     @property
     def ids(self) -> Tensor | list[str] | None:
         """The ids of the samples, if `ids=` was given: integers or texts."""
-        return self._read(IDS) if self._blocks.has(IDS) else None
+        return _values(self._blocks, IDS) if self._blocks.has(IDS) else None
 
     @property
     def labels(self) -> dict[str, Tensor | list[str]]:
         """The items of batches other than the model's arguments, by name: numbers or texts."""
-        return {name: self._read(f"{LABELS}{name}") for name in sorted(self._blocks.names(LABELS))}
+        return {name: _values(self._blocks, f"{LABELS}{name}") for name in sorted(self._blocks.names(LABELS))}
 
     @property
     def tokens(self) -> Tokens | None:
         """With `flatten="tokens"`: the sample of each row, and the position of its token."""
         if self.plan.settings.get("flatten") != "tokens":
             return None
-        return Tokens(*(LayerFeatures(self._blocks, name, name)[:] for name in (TOKEN_SAMPLES, TOKEN_POSITIONS)))
+        return Tokens(_values(self._blocks, TOKEN_SAMPLES), _values(self._blocks, TOKEN_POSITIONS))
 
-    def _read(self, column: str) -> Any:
-        texts = self._blocks.texts(column)
-        return list(texts) if texts is not None else LayerFeatures(self._blocks, column, column)[:]
+    # Statistics: of a reducer that ran during the extraction, else computed from the stored values, in parts ----------
+
+    @property
+    def title(self) -> str:
+        """The title of these features in figures: the name of their folder."""
+        return self._storage.location.rstrip("/").rpartition("/")[2]
+
+    def mean(self, layer: str) -> MeanResult:
+        """The mean, variance, minimum and maximum of each unit of a layer."""
+        return self._found(layer, Mean())  # type: ignore[no-any-return]  # what a reducer finds depends on it
+
+    def covariance(self, layer: str) -> CovarianceResult:
+        """The covariance of the units of a layer."""
+        return self._found(layer, Covariance())  # type: ignore[no-any-return]
+
+    def histogram(self, layer: str) -> HistogramResult:
+        """Histograms of the values of each unit of a layer."""
+        return self._found(layer, Histogram())  # type: ignore[no-any-return]
+
+    def components(self, layer: str, k: int = 10) -> Components:
+        """The first `k` principal components of the units of a layer, from their covariance."""
+        return from_covariance(self.covariance(layer), k)
+
+    @overload
+    def top(
+        self,
+        layer: str,
+        unit: int,
+        k: int | None = None,
+        *,
+        largest: bool | None = None,
+        positions: Positions | None = None,
+        pictures: None = None,
+    ) -> ChosenSamples: ...
+
+    @overload
+    def top(
+        self,
+        layer: str,
+        unit: Sequence[int],
+        k: int | None = None,
+        *,
+        largest: bool | None = None,
+        positions: Positions | None = None,
+        pictures: None = None,
+    ) -> list[ChosenSamples]: ...
+
+    @overload
+    def top(
+        self,
+        layer: str,
+        unit: int | Sequence[int],
+        k: int | None = None,
+        *,
+        largest: bool | None = None,
+        positions: Positions | None = None,
+        pictures: Pictures,
+    ) -> SamplePictures: ...
+
+    def top(
+        self,
+        layer: str,
+        unit: int | Sequence[int],
+        k: int | None = None,
+        *,
+        largest: bool | None = None,
+        positions: Positions | None = None,
+        pictures: Pictures | None = None,
+    ) -> ChosenSamples | list[ChosenSamples] | SamplePictures:
+        """The samples for which a unit of a layer is largest, or smallest with `largest=False`, in order.
+
+            features.top("layer3", unit=12, pictures=dataset).save("unit12.png")
+
+        Args:
+            layer: the name of the layer.
+            unit: the number of the unit (a channel, a feature), or a list of numbers.
+            k: the number of samples; by default as many as `keep=TopK(k)` kept, or 20.
+            largest, positions: see `reducers.TopK`; by default as kept.
+            pictures: a dataset whose items are pictures or begin with a picture, a tensor or list of pictures, a mapping
+                from ids to pictures or their files, or a function from a sample's number to its picture.
+
+        Returns `ChosenSamples`, or a list of them for several units; with `pictures` a sheet, with one row for each of
+        several units.
+        """
+        several = isinstance(unit, Iterable) and getattr(unit, "ndim", 1) > 0
+        given: Iterable[Any] = unit if several else [unit]  # type: ignore[assignment]  # mypy does not see what `several` says
+        found = self._top(layer, k if k is None else as_integer(k), largest, positions)
+        count = len(found.numbers)
+        units = [as_integer(one) for one in given]
+        for one in units:
+            if not is_whole(one, 0) or one >= count:
+                raise InvalidArgument(f"a unit of {layer!r} is a number from 0 to {count - 1}; got {one!r}.")
+        if not units:
+            raise InvalidArgument("name at least one unit.")
+        groups = [self._of_unit(layer, one, found, k) for one in units]
+        if pictures is not None:
+            return picture_sheet(groups, pictures, f"{layer}: {_words(found, k, 'a unit')}" if several else "")
+        return groups if several else groups[0]
+
+    def _top(self, layer: str, k: int | None, largest: bool | None, positions: Positions | None) -> TopKResult:
+        def fits(one: TopK) -> bool:
+            return (k is None or k <= one.k) and largest in (None, one.largest) and positions in (None, one.positions)
+
+        wanted = TopK(_TOP if k is None else k, largest=largest is not False, positions=positions or "mean")
+        return self._found(layer, wanted, fits)  # type: ignore[no-any-return]
+
+    def _of_unit(self, layer: str, unit: int, found: TopKResult, k: int | None) -> ChosenSamples:
+        numbers, values = found.numbers[unit], found.values[unit]
+        numbers, values = numbers[numbers >= 0][:k], values[numbers >= 0][:k]
+        title = f"{layer}, unit {unit}: {_words(found, len(numbers), 'it')}"
+        ids = sample_names(self._blocks).ids_of(numbers)
+        left_out = int(found.left_out[unit])
+        return ChosenSamples(title, "value", numbers, values, ids, left_out=left_out, row_title=f"unit {unit}")
+
+    # Reducers -------------------------------------------------------------------------------------------------------
+
+    def _reducers(self) -> dict[str, list[Reducer]]:
+        """The reducers of each layer."""
+        try:
+            given = self.plan.settings["keep"]["reducers"]
+            return {layer: [reducer_from(one) for one in some] for layer, some in given.items()}
+        except (TypeError, InvalidArgument) as error:
+            raise UnreadableFile(f"the plan in {self._storage.location} names reducers that make no sense: {error}") from None
+
+    def _kept(self, layer: str) -> list[Reducer]:
+        if layer not in self.plan.layers:
+            raise self._no_layer(layer)
+        return self._reducers().get(layer, [])
+
+    def _no_layer(self, name: object) -> LayerNotFound:
+        known = self.plan.layers
+        return LayerNotFound(
+            f"there is no layer {name!r} in these features; there are: {few(known, 20)}.{did_you_mean(name, known)}"
+        )
+
+    def _found(self, layer: str, reducer: Reducer, fits: Callable[[Any], bool] = lambda one: True) -> Any:
+        """The stored result of a reducer of this kind that fits, or the result of this reducer on the stored values."""
+        kept = self._kept(layer)
+        for at, one in enumerate(kept):
+            if type(one) is type(reducer) and fits(one):
+                return one.finish(ReducedBlocks(self._storage, self._reducers()).read(layer).states[at])
+        if layer in self.layers:
+            return self[layer].reduce(reducer)
+        raise InvalidArgument(
+            f"of {layer!r} {', '.join(map(repr, kept)) or 'nothing'} was kept and its values are not stored, so {reducer!r} is "
+            f"not known. Extract it with keep={reducer!r}, or with its values."
+        )
 
     # Completeness ---------------------------------------------------------------------------------------------------
 
     @property
     def is_complete(self) -> bool:
         """True if every sample is stored."""
-        return self._missing_count() == 0
+        return self.missing == []
 
     @property
     def missing(self) -> list[int] | None:
@@ -406,19 +626,15 @@ class Features(FeatureStatistics):
         there = {block.number for block in self._blocks.blocks}
         return [number for number in range(count) if number not in there]
 
-    def _missing_count(self) -> int | None:
-        count = self._block_count()
-        return None if count is None else count - sum(block.number < count for block in self._blocks.blocks)
-
     def _block_count(self) -> int | None:
         """The total number of blocks; None while it is unknown."""
         end, there = read_end(self._storage), len(self._blocks.blocks)
-        if end is not None and end[0] - there > _MOST_MISSING:
+        if end is not None and end.blocks - there > _MOST_MISSING:
             raise UnreadableFile(
-                f"{END} in {self._storage.location} says that {end[0]:,} blocks belong here, and {there:,} are there: it is "
-                "damaged. Delete this file and extract again: the blocks are kept."
+                f"{END} in {self._storage.location} says that {end.blocks:,} blocks belong here, and {there:,} are there: "
+                "it is damaged. Delete this file and extract again: the blocks are kept."
             )
-        return None if end is None else end[0]
+        return None if end is None else end.blocks
 
     @property
     def size_on_disk(self) -> int:
@@ -449,8 +665,8 @@ class Features(FeatureStatistics):
         return to_datasets(self, layers, cache_dir)
 
     def __repr__(self) -> str:
-        missing = self._missing_count()
-        state = "complete" if missing == 0 else "being written" if missing is None else f"{missing} blocks are missing"
+        missing = self.missing
+        state = "being written" if missing is None else f"{len(missing)} blocks are missing" if missing else "complete"
         title = f"Features of {self.plan.model} in {self._storage.location}: {self._blocks.samples} samples, {state}"
         shown = {name: name or "''" for name in self.plan.layers}  # '' is the model itself
         width = max(map(len, shown.values()), default=0)
@@ -460,8 +676,18 @@ class Features(FeatureStatistics):
         """The shape and dtype of a layer, or the reducers kept instead of values."""
         if name in self.layers:
             return f"{self[name].said_shape} {str(self[name].dtype).removeprefix('torch.')}"
-        reducers = self.plan.settings["keep"].get("reducers", {}).get(name, [])
-        return f"no values, but {', '.join(str(one.get('reducer')) for one in reducers)}"
+        return f"no values, but {reducer_names(self.plan.settings['keep']['reducers'].get(name, []))}"
+
+
+def _words(found: TopKResult, k: int | None, whose: str) -> str:
+    """A title for the samples."""
+    which = "largest" if found.reducer.largest else "smallest"
+    where = " somewhere" if found.reducer.positions == "max" else ""
+    return f"the {found.numbers.shape[1] if k is None else k} samples for which {whose} is {which}{where}"
+
+
+def reducer_names(described: Iterable[dict[str, Any]]) -> str:
+    return ", ".join(str(one.get("reducer")) for one in described)
 
 
 class Tokens:
@@ -506,6 +732,28 @@ class _ColumnsDataset(Dataset[tuple[Any, ...]]):
             for one in self._columns
         ]
         return list(zip(*found, strict=True))
+
+
+def sample_names(index: BlockIndex) -> SampleNames:
+    """The samples of the rows of layers."""
+    numbers = _sample_numbers(index)
+    ids = _values(index, IDS) if index.has(IDS) else None
+    named = None if ids is None else dict(zip(numbers.tolist(), ids if isinstance(ids, list) else ids.tolist(), strict=True))
+    return SampleNames(_values(index, TOKEN_SAMPLES) if index.has(TOKEN_SAMPLES) else numbers, named)
+
+
+def _sample_numbers(index: BlockIndex) -> Tensor:
+    """The number of each sample in the data."""
+    if index.has(SAMPLES):
+        return _values(index, SAMPLES)  # type: ignore[no-any-return]  # a column of numbers
+    found = [torch.arange(block.first, block.first + block.samples, device="cpu") for block in index.blocks]
+    return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device="cpu")
+
+
+def _values(index: BlockIndex, column: str) -> Any:
+    """All values of a column: a tensor, or a list of texts."""
+    texts = index.texts(column)
+    return list(texts) if texts is not None else LayerFeatures(index, column, column)[:]
 
 
 def open_features(folder: str | os.PathLike[str]) -> Features:

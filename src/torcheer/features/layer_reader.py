@@ -238,18 +238,7 @@ GivenLayers = AnyKey | Mapping[str, AnyKey]  # keys, or a mapping from the user'
 
 
 class LayerReader(Managed["LayerReader"]):
-    """Reads chosen layers of a model.
-
-    Args:
-        model: the model, in the mode (training or evaluation) it will run in. It has hooks until `close`.
-        layers: keys (docs/keys.md), or a mapping from the user's names to keys.
-        first_batch: a batch to find the layers with. It is run once and leaves the model unchanged.
-        transform: changes the values, see `transforms_by_name`.
-        dtype: the dtype to which floating-point values are converted.
-        flatten: "tokens" makes one row of each position that is not padding.
-        call: a function `call(model, batch)` that runs the model.
-        stop: end the pass after the last layer, by an exception. None: if more than a tenth of the operations come after it.
-    """
+    """Reads chosen layers of a model. The options are those of `extract`; the model has hooks until `close`."""
 
     def __init__(
         self,
@@ -539,12 +528,11 @@ def _times(spot: Spot, key: Any, count: int, number: int) -> str:
 
 def _keys(layers: Any) -> list[tuple[str | None, Any]]:
     """The given keys, each with its given name or None."""
+    found: list[tuple[str | None, Any]]
     if isinstance(layers, Mapping):
-        found: list[tuple[str | None, Any]] = [(str(name), key) for name, key in layers.items()]
-    elif isinstance(layers, (list, tuple)):
-        found = [(None, key) for key in layers]
+        found = [(str(name), key) for name, key in layers.items()]
     else:
-        found = [(None, layers)]
+        found = [(None, key) for key in (layers if isinstance(layers, (list, tuple)) else [layers])]
     if not found or layers is None:
         raise InvalidArgument('layers must be keys of layers: extract(model, data, ["layer3"], to=folder).')
     return found

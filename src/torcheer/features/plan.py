@@ -76,7 +76,7 @@ class _Kept:
 
 
 @dataclass(frozen=True)
-class _End:
+class End:
     """The total number of blocks and samples."""
 
     blocks: int
@@ -143,25 +143,25 @@ def check_plan_is_there(storage: Storage) -> None:
 # The end file ---------------------------------------------------------------------------------------------------------
 
 
-def write_end(storage: Storage, blocks: int, samples: int) -> None:
+def write_end(storage: Storage, end: End) -> None:
     """Write the total number of blocks and samples."""
-    data = json.dumps({"blocks": blocks, "samples": samples}).encode()
+    data = json.dumps(asdict(end)).encode()
     if storage.read(END) != data:
         storage.write(END, data)
 
 
-def read_end(storage: Storage) -> tuple[int, int] | None:
+def read_end(storage: Storage) -> End | None:
     """The total number of blocks and samples; None while it is unknown."""
     data = storage.read(END)
     if data is None:
         return None
     try:
-        found: _End = reader(_End)(json.loads(data))
+        found: End = reader(End)(json.loads(data))
     except (ValueError, RecursionError):
         raise UnreadableFile(
             f"{END} in {storage.location} is damaged. Delete this file and extract again: the blocks are kept."
         ) from None
-    return found.blocks, found.samples
+    return found
 
 
 def _few(names: list[str]) -> str:

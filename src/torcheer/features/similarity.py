@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
@@ -17,8 +18,9 @@ from .._torch.inputs import is_whole
 from ..errors import InvalidArgument, LayerNotFound
 from ..log.keys import glob_pattern
 from ..pictures.sheet import FAINT, INK, Sheet, import_matplotlib, line_height, text_width
+from .features import Features, sample_names
 from .sample_pictures import Drawn
-from .statistics import BYTES_READ, FeatureStatistics, Rows, mean_row, product_tile, sample_names
+from .statistics import BYTES_READ, CentredRows, Rows, product_tile
 
 if TYPE_CHECKING:
     import pandas
@@ -103,31 +105,20 @@ _CELL = 7  # characters of a column of numbers
 _MOST = 16  # columns that are printed at most
 
 
+@dataclass(eq=False, repr=False)
 class Similarity(Shown):
     """The similarity of layers: `found["conv1", "fc"]` is a number, `matrix` has a row for each layer of a, a column for
     each of b.
     """
 
-    def __init__(
-        self,
-        matrix: Array,
-        layers_a: list[str],
-        layers_b: list[str],
-        *,
-        measure: str,
-        samples: int,
-        is_within: bool,
-        titles: tuple[str, str] = ("a", "b"),
-        notes: list[str] | None = None,
-    ) -> None:
-        self.matrix = matrix
-        self.layers_a = layers_a
-        self.layers_b = layers_b
-        self.measure = measure
-        self.samples = samples
-        self.is_within = is_within  # True if the layers of one model are compared with one another
-        self.titles = titles
-        self.notes = notes or []
+    matrix: Array
+    layers_a: list[str]
+    layers_b: list[str]
+    measure: str
+    samples: int
+    is_within: bool  # True if the layers of one model are compared with one another
+    titles: tuple[str, str]
+    notes: list[str]
 
     @overload
     def __getitem__(self, key: tuple[str, str]) -> float: ...
@@ -249,21 +240,15 @@ Pairs = list[tuple[int, int]]
 _BYTES = 8  # size of a float64
 
 
-class _CentredRows:
-    """The centred rows of a layer, scaled by a power of two so that no square overflows or underflows."""
+class _ScaledRows(CentredRows):
+    """Centred rows, scaled by a power of two so that no square overflows or underflows."""
 
     def __init__(self, rows: Rows) -> None:
-        self.rows = rows
-        self.width = rows.width
-        self._mean = mean_row(rows)
+        super().__init__(rows)
         largest = max((float(part.abs().max()) for _, part in rows.parts() if part.numel()), default=0.0)
-        self._scale = 2.0 ** -max(math.frexp(largest)[1], -1000)
-        norms = [((part - self._mean) * self._scale).square().sum(1) for _, part in rows.parts()]
+        self.scale = 2.0 ** -max(math.frexp(largest)[1], -1000)
+        norms = [((part - self.mean) * self.scale).square().sum(1) for _, part in rows.parts()]
         self.norms = torch.cat(norms) if norms else torch.zeros(0, dtype=torch.float64)  # the squared norm of each row
-
-    def read(self, begin: int, end: int, columns: slice | None = None) -> Tensor:
-        away = self.rows.read(begin, end, columns) - self._mean[self.rows.flat(columns)]
-        return away.mul_(self._scale)
 
 
 def linear_cka(a: Sequence[Rows], b: Sequence[Rows] | None, memory: int, *, debiased: bool) -> Array:
@@ -271,7 +256,7 @@ def linear_cka(a: Sequence[Rows], b: Sequence[Rows] | None, memory: int, *, debi
 
     The debiased version leaves out the pairs of a sample with itself, as in the estimator of Song et al. (2012).
     """
-    layers = [_CentredRows(rows) for rows in (*a, *(b or ()))]
+    layers = [_ScaledRows(rows) for rows in (*a, *(b or ()))]
     count = layers[0].rows.count
     if b is None:
         wanted = list(combinations_with_replacement(range(len(a)), 2))
@@ -299,9 +284,9 @@ def _without_self(product: float, one: Tensor, other: Tensor, count: int) -> flo
     return product - together + sums / ((count - 1) * (count - 2)) - 2 * together / (count - 2)
 
 
-def _squared_products(layers: Sequence[_CentredRows], pairs: Pairs, memory: int) -> Array:
+def _squared_products(layers: Sequence[_ScaledRows], pairs: Pairs, memory: int) -> Array:
     """|XᵀY|² of each of the pairs; zero elsewhere."""
-    count, widths = layers[0].rows.count, [layer.width for layer in layers]
+    count, widths = layers[0].rows.count, [layer.rows.width for layer in layers]
     by_features = count * sum(widths[one] * widths[other] for one, other in pairs)
     by_samples = count * count * (sum(widths) + len(layers) ** 2)
     largest = max(widths[one] * widths[other] for one, other in pairs) * _BYTES
@@ -310,13 +295,13 @@ def _squared_products(layers: Sequence[_CentredRows], pairs: Pairs, memory: int)
     return _from_samples(layers, memory)
 
 
-def _from_features(layers: Sequence[_CentredRows], pairs: Pairs, memory: int) -> Array:
+def _from_features(layers: Sequence[_ScaledRows], pairs: Pairs, memory: int) -> Array:
     found = np.zeros((len(layers), len(layers)))
-    for group in _groups(pairs, [layer.width for layer in layers], memory // 2):
+    for group in _groups(pairs, [layer.rows.width for layer in layers], memory // 2):
         used = sorted({one for pair in group for one in pair})
-        widths = sum(layers[one].width for one in used)
+        widths = sum(layers[one].rows.width for one in used)
         together = max(1, min(4096, memory // 4 // (BYTES_READ * widths)))
-        products = {(i, j): torch.zeros(layers[i].width, layers[j].width, dtype=torch.float64) for i, j in group}
+        products = {(i, j): torch.zeros(layers[i].rows.width, layers[j].rows.width, dtype=torch.float64) for i, j in group}
         for begin in range(0, layers[0].rows.count, together):
             parts = {one: layers[one].read(begin, begin + together) for one in used}
             for (one, other), product in products.items():
@@ -340,7 +325,7 @@ def _groups(pairs: Pairs, widths: list[int], memory: int) -> list[Pairs]:
     return groups
 
 
-def _from_samples(layers: Sequence[_CentredRows], memory: int) -> Array:
+def _from_samples(layers: Sequence[_ScaledRows], memory: int) -> Array:
     count, widest = layers[0].rows.count, max(layer.rows.unit_width for layer in layers)
     by_tiles = math.isqrt(memory // 2 // (_BYTES * (len(layers) + 1)))
     by_rows = memory // 4 // (2 * BYTES_READ * widest)
@@ -532,11 +517,11 @@ def similarity(
         np.clip(values, -1.0, 1.0),
         names[0],
         names[-1],
-        measure="debiased cka" if debiased else measure,
-        samples=count,
-        is_within=b is None,
-        titles=(sides[0].title, sides[-1].title),
-        notes=_notes(values, names, left_out, measure, too_few=measure == "cka" and not debiased and count < widest),
+        "debiased cka" if debiased else measure,
+        count,
+        b is None,
+        (sides[0].title, sides[-1].title),
+        _notes(values, names, left_out, measure, too_few=measure == "cka" and not debiased and count < widest),
     )
 
 
@@ -568,7 +553,7 @@ class Side(NamedTuple):
 
 
 def _side(features: Any, which: str) -> Side:
-    if isinstance(features, FeatureStatistics):
+    if isinstance(features, Features):
         if not features:
             raise InvalidArgument(f"the values of no layer of {which} are stored, only the results of reducers.")
         names = sample_names(features._blocks)

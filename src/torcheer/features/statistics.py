@@ -1,40 +1,23 @@
-"""Statistics of features: means, covariances, histograms, top samples, principal components, nearest samples."""
+"""Rows of features, read in parts: their principal components, and the samples nearest to one another."""
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .._files.tensor_files import enough_memory
-from .._text import Column, Shown, ShownTable, Table, did_you_mean, few
+from .._text import Column, Shown, ShownTable, Table, few
 from .._torch.inputs import is_whole
 from .._torch.internals import DisableTorchFunction
 from .._torch.measure import dense
-from ..errors import InvalidArgument, LayerNotFound, UnreadableFile
-from ..reducers import (
-    Covariance,
-    CovarianceResult,
-    Histogram,
-    HistogramResult,
-    Mean,
-    MeanResult,
-    Reducer,
-    TopK,
-    TopKResult,
-    reducer_from,
-)
-from .block_index import BlockIndex
-from .plan import Plan
-from .reduced_blocks import ReducedBlocks
+from ..errors import InvalidArgument
+from ..reducers import Covariance, CovarianceResult
 from .sample_pictures import Pictures, SamplePictures, picture_sheet
-from .storage import IDS, SAMPLES, TOKEN_SAMPLES, Storage
 
 if TYPE_CHECKING:
     import pandas
@@ -68,18 +51,12 @@ BYTES_READ = 24  # bytes per number while it is read: as stored, in float64, and
 
 
 class Rows:
-    """The features of one layer. Each sample is flattened to one row; complex numbers become pairs of real numbers.
-
-    Args:
-        name: the layer's name, for errors.
-        values: a tensor or array whose first dimension is samples, or stored features of a layer.
-        samples: the samples of the rows, in this order; None for all.
-    """
+    """The features of one layer. Each sample is flattened to one row; complex numbers become pairs of real numbers."""
 
     def __init__(self, name: str, values: Any, samples: np.ndarray[Any, Any] | None = None) -> None:
         self.name = name
-        self._values = values
-        self._samples = samples
+        self._values = values  # a tensor, an array or a layer of features
+        self._samples = samples  # the samples of the rows, in this order; None for all
         shape = getattr(values, "shape", None)
         if shape is None or not len(shape):
             raise InvalidArgument(
@@ -154,13 +131,19 @@ class Rows:
             return read.flatten(1).to("cpu", torch.float64) if read.dim() > 1 else read[:, None].to("cpu", torch.float64)
 
 
-def mean_row(rows: Rows) -> Tensor:
-    """The mean of the rows; if all rows are equal, exactly that row."""
-    first = rows.read(0, 1).sum(0)
-    away = torch.zeros(rows.width, dtype=torch.float64)
-    for _, part in rows.parts():
-        away += (part - first).mul_(1 / rows.count).sum(0)
-    return first + away
+class CentredRows:
+    """Rows without their mean, times a scale."""
+
+    def __init__(self, rows: Rows, scale: float = 1.0) -> None:
+        self.rows, self.scale = rows, scale
+        first = rows.read(0, 1).sum(0)
+        away = torch.zeros(rows.width, dtype=torch.float64)
+        for _, part in rows.parts():
+            away += (part - first).mul_(1 / rows.count).sum(0)
+        self.mean = first + away  # if all rows are equal, exactly that row
+
+    def read(self, begin: int, end: int, columns: slice | None = None) -> Tensor:
+        return (self.rows.read(begin, end, columns) - self.mean[self.rows.flat(columns)]).mul_(self.scale)
 
 
 def _as_tensor(array: np.ndarray[Any, Any]) -> Tensor:
@@ -185,27 +168,17 @@ class Sample(NamedTuple):
     value: float
 
 
+@dataclass(eq=False, repr=False)
 class ChosenSamples(ShownTable):
     """Samples in an order: their `numbers` in the dataset, `values`, and `ids` if they have any."""
 
-    def __init__(
-        self,
-        title: str,
-        word: str,
-        numbers: Tensor,
-        values: Tensor,
-        ids: Sequence[Any] | None,
-        *,
-        left_out: int = 0,
-        row_title: str = "",
-    ) -> None:
-        self.title = title
-        self.row_title = row_title  # the title of its row in a sheet of several
-        self.word = word  # the name of the values
-        self.numbers = numbers
-        self.values = values
-        self.ids = None if ids is None else list(ids)  # of these samples
-        self.left_out = left_out  # number of samples whose value is not finite
+    title: str
+    word: str  # the name of the values
+    numbers: Tensor
+    values: Tensor
+    ids: Sequence[Any] | None  # of these samples
+    left_out: int = 0  # number of samples whose value is not finite
+    row_title: str = ""  # the title of its row in a sheet of several
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -437,7 +410,7 @@ def _from_samples(usable: Rows, k: int, rows: Rows, left_out: int) -> Components
     """For fewer samples than features: the eigenvectors of the products of samples are the weights of samples in the
     directions.
     """
-    centred = _CentredRows(usable)
+    centred = CentredRows(usable)
     mean, count = centred.mean, usable.count
     products = torch.zeros(count, count, dtype=torch.float64)
     size = max(1, min(count, 1024, _ROOM // (2 * BYTES_READ * usable.unit_width)))
@@ -456,17 +429,6 @@ def _from_samples(usable: Rows, k: int, rows: Rows, left_out: int) -> Components
     return Components(_signed(directions), values / usable.count, mean, total, usable.count, left_out, rows)
 
 
-class _CentredRows:
-    """Centred rows."""
-
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
-        self.mean = mean_row(rows)
-
-    def read(self, begin: int, end: int, columns: slice | None = None) -> Tensor:
-        return self.rows.read(begin, end, columns) - self.mean[self.rows.flat(columns)]
-
-
 def _signed(directions: Tensor) -> Tensor:
     """Directions with a positive largest entry: without this rule, their signs would be arbitrary."""
     farthest = directions.abs().argmax(1, keepdim=True)
@@ -480,278 +442,3 @@ def _finite(rows: Rows) -> tuple[Rows, int]:
     if bool(good.all()):
         return rows, 0
     return rows.of(good.nonzero().flatten().numpy()), int((~good).sum())
-
-
-# Means, covariances, histograms, top samples, principal components and nearest samples of features.
-#
-# The result of a reducer that ran during the extraction is used if there is one; otherwise it is computed from the stored
-# values, in parts.
-
-Kind = TypeVar("Kind", bound=Reducer)
-Positions = Literal["mean", "max"]
-_VALUES_TOGETHER = 1 << 22  # values that are read at once
-_TOP = 20
-
-
-def sample_names(index: BlockIndex) -> SampleNames:
-    """The samples of the rows of layers."""
-    numbers = sample_numbers(index)
-    texts = index.texts(IDS)
-    ids: list[Any] | None = list(texts) if texts is not None else _column(index, IDS).tolist() if index.has(IDS) else None
-    named = None if ids is None else dict(zip(numbers.tolist(), ids, strict=True))
-    return SampleNames(_column(index, TOKEN_SAMPLES) if index.has(TOKEN_SAMPLES) else numbers, named)
-
-
-def sample_numbers(index: BlockIndex) -> Tensor:
-    """The number of each sample in the data."""
-    if index.has(SAMPLES):
-        return _column(index, SAMPLES)
-    found = [torch.arange(block.first, block.first + block.samples, device="cpu") for block in index.blocks]
-    return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device="cpu")
-
-
-def _column(index: BlockIndex, name: str) -> Tensor:
-    with enough_memory(f"{name!r} in {index.storage.location}"):
-        parts = [index.rows(piece, slice(0, piece.rows)).clone() for piece in index.column(name).pieces]
-        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
-
-
-class LayerStatistics:
-    """Statistics of the stored values of a layer. A base of `LayerFeatures`."""
-
-    name: str
-    _blocks: BlockIndex
-
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int | None, ...]: ...
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def batches(self, size: int = 1024) -> Iterator[Any]: ...
-
-    def reduce(self, reducer: Reducer) -> Any:
-        """The result of a reducer of `torcheer.reducers` over the stored values, which are read in parts."""
-        if not isinstance(reducer, Reducer):
-            raise InvalidArgument(f"reduce takes a reducer, such as reducers.Mean() or reducers.TopK(20); got {reducer!r:.60}.")
-        state = reducer.begin()
-        numbers = sample_names(self._blocks).of_rows(torch.arange(len(self)))
-        width = math.prod(size or 1024 for size in self.shape[1:])
-        at = 0
-        for batch in self.batches(max(1, _VALUES_TOGETHER // max(1, width))):
-            for values in [batch] if isinstance(batch, Tensor) else [sample[None] for sample in batch]:
-                reducer.update(state, values, numbers[at : at + len(values)])
-                at += len(values)
-        return reducer.finish(state)
-
-    def as_mean(self) -> Tensor:
-        """The mean of each unit, in a shape that broadcasts to the values, for `changes.mean`."""
-        return self.reduce(Mean()).as_mean()  # type: ignore[no-any-return]  # what finish returns depends on the reducer
-
-    def components(self, k: int = 10, *, samples: int | None = None, memory: int = MEMORY) -> Components:
-        """The first `k` principal components of the values; each sample is flattened to one row.
-
-        `samples` uses only the first samples; `memory` is the limit in bytes.
-        """
-        rows = Rows(self.name, self)
-        return components_of(rows if samples is None else rows.of(np.arange(min(samples, rows.count))), k, memory)
-
-    @overload
-    def nearest(
-        self, sample: GivenSample, k: int = ..., measure: Nearness = ..., *, pictures: None = None
-    ) -> ChosenSamples: ...
-
-    @overload
-    def nearest(self, sample: GivenSample, k: int = ..., measure: Nearness = ..., *, pictures: Pictures) -> SamplePictures: ...
-
-    def nearest(
-        self, sample: GivenSample, k: int = 10, measure: Nearness = "cosine", *, pictures: Pictures | None = None
-    ) -> ChosenSamples | SamplePictures:
-        """The `k` samples whose values are nearest to a sample, given by number or id, or to given values.
-
-        With `pictures`, a sheet of their pictures; see `Features.top`.
-        """
-        found = nearest_samples(Rows(self.name, self), sample, k, measure, sample_names(self._blocks))
-        return found if pictures is None else found.pictures(pictures)
-
-
-def _words(found: TopKResult, k: int | None, whose: str) -> str:
-    """A title for the samples."""
-    which = "largest" if found.reducer.largest else "smallest"
-    where = " somewhere" if found.reducer.positions == "max" else ""
-    return f"the {found.numbers.shape[1] if k is None else k} samples for which {whose} is {which}{where}"
-
-
-class FeatureStatistics(Mapping[str, Any]):
-    """Statistics of features. A base of `Features`."""
-
-    plan: Plan
-    _blocks: BlockIndex
-    _storage: Storage
-
-    @property
-    @abstractmethod
-    def layers(self) -> list[str]: ...
-
-    @property
-    def title(self) -> str:
-        """The title of these features in figures: the name of their folder."""
-        return self._storage.location.rstrip("/").rpartition("/")[2]
-
-    def mean(self, layer: str) -> MeanResult:
-        """The mean, variance, minimum and maximum of each unit of a layer."""
-        return self._found(layer, Mean())  # type: ignore[no-any-return]  # what a reducer finds depends on it
-
-    def covariance(self, layer: str) -> CovarianceResult:
-        """The covariance of the units of a layer."""
-        return self._found(layer, Covariance())  # type: ignore[no-any-return]
-
-    def histogram(self, layer: str) -> HistogramResult:
-        """Histograms of the values of each unit of a layer."""
-        return self._found(layer, Histogram())  # type: ignore[no-any-return]
-
-    def components(self, layer: str, k: int = 10) -> Components:
-        """The first `k` principal components of the units of a layer, from their covariance."""
-        return from_covariance(self.covariance(layer), k)
-
-    @overload
-    def top(
-        self,
-        layer: str,
-        unit: int,
-        k: int | None = None,
-        *,
-        largest: bool | None = None,
-        positions: Positions | None = None,
-        pictures: None = None,
-    ) -> ChosenSamples: ...
-
-    @overload
-    def top(
-        self,
-        layer: str,
-        unit: Sequence[int],
-        k: int | None = None,
-        *,
-        largest: bool | None = None,
-        positions: Positions | None = None,
-        pictures: None = None,
-    ) -> list[ChosenSamples]: ...
-
-    @overload
-    def top(
-        self,
-        layer: str,
-        unit: int | Sequence[int],
-        k: int | None = None,
-        *,
-        largest: bool | None = None,
-        positions: Positions | None = None,
-        pictures: Pictures,
-    ) -> SamplePictures: ...
-
-    def top(
-        self,
-        layer: str,
-        unit: int | Sequence[int],
-        k: int | None = None,
-        *,
-        largest: bool | None = None,
-        positions: Positions | None = None,
-        pictures: Pictures | None = None,
-    ) -> ChosenSamples | list[ChosenSamples] | SamplePictures:
-        """The samples for which a unit of a layer is largest, or smallest with `largest=False`, in order.
-
-            features.top("layer3", unit=12, pictures=dataset).save("unit12.png")
-
-        Args:
-            layer: the name of the layer.
-            unit: the number of the unit (a channel, a feature), or a list of numbers.
-            k: the number of samples; by default as many as `keep=TopK(k)` kept, or 20.
-            largest, positions: see `reducers.TopK`; by default as kept.
-            pictures: a dataset whose items are pictures or begin with a picture, a tensor or list of pictures, a mapping
-                from ids to pictures or their files, or a function from a sample's number to its picture.
-
-        Returns `ChosenSamples`, or a list of them for several units; with `pictures` a sheet, with one row for each of
-        several units.
-        """
-        several = isinstance(unit, Iterable) and getattr(unit, "ndim", 1) > 0
-        given: Iterable[Any] = unit if several else [unit]  # type: ignore[assignment]  # mypy does not see what `several` says
-        found = self._top(layer, k if k is None else as_integer(k), largest, positions)
-        count = len(found.numbers)
-        units = [as_integer(one) for one in given]
-        for one in units:
-            if not is_whole(one, 0) or one >= count:
-                raise InvalidArgument(f"a unit of {layer!r} is a number from 0 to {count - 1}; got {one!r}.")
-        if not units:
-            raise InvalidArgument("name at least one unit.")
-        groups = [self._of_unit(layer, one, found, k) for one in units]
-        if pictures is not None:
-            return picture_sheet(groups, pictures, f"{layer}: {_words(found, k, 'a unit')}" if several else "")
-        return groups if several else groups[0]
-
-    def _top(self, layer: str, k: int | None, largest: bool | None, positions: Positions | None) -> TopKResult:
-        wanted = TopK(_TOP if k is None else k, largest=largest is not False, positions=positions or "mean")
-        fits = [
-            at
-            for at, one in enumerate(self._kept(layer))
-            if isinstance(one, TopK)
-            and (k is None or k <= one.k)
-            and largest in (None, one.largest)
-            and positions in (None, one.positions)
-        ]
-        if fits:
-            return self._read_kept(layer, fits[0])  # type: ignore[no-any-return]
-        return self._worked_out(layer, wanted)  # type: ignore[no-any-return]
-
-    def _of_unit(self, layer: str, unit: int, found: TopKResult, k: int | None) -> ChosenSamples:
-        numbers, values = found.numbers[unit], found.values[unit]
-        numbers, values = numbers[numbers >= 0][:k], values[numbers >= 0][:k]
-        title = f"{layer}, unit {unit}: {_words(found, len(numbers), 'it')}"
-        ids = sample_names(self._blocks).ids_of(numbers)
-        left_out = int(found.left_out[unit])
-        return ChosenSamples(title, "value", numbers, values, ids, left_out=left_out, row_title=f"unit {unit}")
-
-    # Reducers -------------------------------------------------------------------------------------------------------
-
-    def _reducers(self) -> dict[str, list[Reducer]]:
-        """The reducers of each layer."""
-        try:
-            given = self.plan.settings.get("keep", {}).get("reducers", {})
-            return {layer: [reducer_from(one) for one in some] for layer, some in given.items()}
-        except (AttributeError, TypeError, InvalidArgument) as error:
-            raise UnreadableFile(f"the plan in {self._storage.location} names reducers that make no sense: {error}") from None
-
-    def _kept(self, layer: str) -> list[Reducer]:
-        if layer not in self.plan.layers:
-            raise self._no_layer(layer)
-        return self._reducers().get(layer, [])
-
-    def _no_layer(self, name: object) -> LayerNotFound:
-        known = self.plan.layers
-        return LayerNotFound(
-            f"there is no layer {name!r} in these features; there are: {few(known, 20)}.{did_you_mean(name, known)}"
-        )
-
-    def _found(self, layer: str, reducer: Reducer) -> Any:
-        """The stored result of a reducer of this kind, or its result on the stored values."""
-        for at, one in enumerate(self._kept(layer)):
-            if type(one) is type(reducer):
-                return self._read_kept(layer, at)
-        return self._worked_out(layer, reducer)
-
-    def _read_kept(self, layer: str, at: int) -> Any:
-        reducers = self._reducers()
-        state = ReducedBlocks(self._storage, reducers).read(layer).states[at]
-        return reducers[layer][at].finish(state)
-
-    def _worked_out(self, layer: str, reducer: Reducer) -> Any:
-        if layer in self.layers:
-            return self[layer].reduce(reducer)
-        kept = ", ".join(map(repr, self._kept(layer))) or "nothing"
-        raise InvalidArgument(
-            f"of {layer!r} {kept} was kept and its values are not stored, so {reducer!r} is not known. Extract it with "
-            f"keep={reducer!r}, or with its values."
-        )

@@ -45,12 +45,9 @@ class _Step:
 
 
 class BlockWriter:
-    """Writes the blocks of one process, one after the other.
+    """Writes the blocks of one process, one after the other, with `room` bytes reserved for the header of each.
 
-    Args:
-        storage: the folder.
-        room: bytes that are reserved for the header of a block.
-        written: called with the number of bytes written since the last call; negative if a block is given up.
+    `written` is called with the number of bytes written since its last call; negative if a block is given up.
     """
 
     def __init__(self, storage: Storage, room: int, written: Callable[[int], None], most: int = QUEUE) -> None:

@@ -1,4 +1,4 @@
-"""Watches layers change during training: what is watched, what is kept, what is shown."""
+"""Watches layers of a model while it is trained: takes snapshots, keeps them in a folder, draws and exports them."""
 
 from .._torch.measure import Statistics as Statistics
 from . import callbacks as callbacks
@@ -18,7 +18,7 @@ from .xray import Xray as Xray
 
 
 def __getattr__(name: str) -> object:
-    """The callbacks of other packages, made when they are first asked for."""
+    """The callbacks for other packages, which are made at first use."""
     if name in ("LightningXray", "TrainerXray"):
         return getattr(callbacks, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -28,13 +28,13 @@ from .run import Run, evenly
 from .store import Snapshots
 from .tiles import Array, Mosaic, choose_columns, make_mosaic
 
-_RAMP = 235  # colours of the scale; odd, so that zero has one of its own
+_RAMP = 235  # colours of the scale; odd, so that zero has its own
 _GREYS = 16  # from ink to paper, for letters
 _PAPER = _RAMP + _GREYS - 1
 _NONFINITE = _RAMP + _GREYS
 
 _LARGEST = 80  # pixels one value takes at most
-_FLATTEST = 4.0  # a matrix is stretched until its sides are no further apart
+_FLATTEST = 4  # a matrix is stretched until its sides are no further apart
 _BAR = (200, 12)
 
 
@@ -101,21 +101,18 @@ class Letters:
 
 
 class Paints:
-    """The form of pixels: indices into a palette or, if the palette is None, red, green and blue.
+    """The form of pixels: indices into a palette or, if the palette is None, red, green and blue."""
 
-    Pictures that are in colour themselves need a table: for each colour in five bits a channel, the nearest of the palette.
-    """
-
-    def __init__(self, palette: Array | None, table: Array | None = None) -> None:
+    def __init__(self, palette: Array | None) -> None:
         self.palette = palette
-        self._table = table
 
     def picture(self, mosaic: Mosaic, scale: ColorScale) -> Array:
         if self.palette is None:
             return paint(mosaic, scale)
         if mosaic.is_color:
-            assert self._table is not None
-            levels = self._table[_code(paint(mosaic, scale))]
+            known = self.as_image(np.zeros((1, 1), np.uint8))
+            image = import_pillow().Image.fromarray(paint(mosaic, scale))
+            levels = np.array(image.quantize(palette=known, dither=import_pillow().Image.Dither.NONE))
         else:
             levels = scale.levels(mosaic.values, _RAMP)
         levels[mosaic.gaps] = _PAPER  # gaps and values that are not finite have colours of their own in every palette
@@ -141,7 +138,7 @@ class Paints:
         return np.repeat(row[None], height, axis=0)
 
     def as_image(self, canvas: Array) -> Any:
-        """What Pillow writes."""
+        """An image of Pillow."""
         image = import_pillow().Image.fromarray(canvas)
         if self.palette is not None:
             image.putpalette(self.palette.tobytes())
@@ -154,32 +151,12 @@ def scale_paints(scale: ColorScale) -> Paints:
 
 
 def quantised_paints(pictures: list[Array]) -> Paints:
-    """The palette that suits pictures in red, green and blue best, and what it makes of every colour."""
-    found = np.unique(np.concatenate([_code(picture).ravel() for picture in pictures]))
+    """The palette that suits pictures in red, green and blue best."""
     pillow = import_pillow()
-    image = pillow.Image.fromarray(_colors(found)[None].astype(np.uint8))
-    chosen = np.array(
-        image.quantize(_RAMP, method=pillow.Image.Quantize.MAXCOVERAGE).getpalette()[: _RAMP * 3], np.uint8
-    ).reshape(-1, 3)
-    ramp = np.concatenate([chosen, np.repeat(chosen[-1:], _RAMP - len(chosen), axis=0)])
-    every = np.arange(1 << 15)
-    return Paints(_palette(ramp), np.concatenate([_nearest(_colors(part), ramp) for part in np.array_split(every, 8)]))
-
-
-def _colors(codes: Array) -> Array:
-    """The colours of codes of five bits a channel."""
-    return np.stack([codes >> 10 & 31, codes >> 5 & 31, codes & 31], axis=1) * 255 // 31
-
-
-def _code(picture: Array) -> Array:
-    """Red, green and blue in one number, five bits each: more than a palette can tell apart."""
-    parts = np.rint(picture.astype(np.float64) * 31 / 255).astype(np.int32)
-    return parts[..., 0] << 10 | parts[..., 1] << 5 | parts[..., 2]
-
-
-def _nearest(colors: Array, palette: Array) -> Array:
-    distances = np.square(colors[:, None].astype(np.int32) - palette[None].astype(np.int32)).sum(axis=2)
-    return distances.argmin(axis=1).astype(np.uint8)
+    image = pillow.Image.fromarray(np.concatenate([picture.reshape(1, -1, 3) for picture in pictures], axis=1))
+    found = image.quantize(_RAMP, method=pillow.Image.Quantize.MAXCOVERAGE).getpalette()[: _RAMP * 3]
+    chosen = np.array(found, np.uint8).reshape(-1, 3)
+    return Paints(_palette(np.concatenate([chosen, np.repeat(chosen[-1:], _RAMP - len(chosen), axis=0)])))
 
 
 def _palette(ramp: Array) -> Array:
@@ -192,7 +169,7 @@ def _palette(ramp: Array) -> Array:
 
 @dataclass
 class Stage:
-    """What all frames share: their size, how far pictures are enlarged, the title."""
+    """The parts that all frames share: size, title, enlargement, paints."""
 
     title: str
     height: int  # of the largest picture, enlarged
@@ -244,16 +221,20 @@ def step_words(shot: Shot) -> str:
 
 
 def zoom_of(mosaic: Mosaic, wanted: int, tile: int | None) -> tuple[int, int]:
-    """By which whole factors, down and across, a picture is about as large as wanted, or its tiles are."""
+    """Whole factors, down and across, that make a picture, or with `tile` its tiles, about as large as wanted."""
     if tile is not None:
         across = mosaic.tiles[0].width if mosaic.tiles else 1
         return (max(1, round(tile / across)),) * 2
     longer = max(mosaic.height, mosaic.width)
-    factor = max(1, min(round(wanted / longer), _LARGEST // max(mosaic.enlarged)))
+    return stretched(mosaic, max(1, min(round(wanted / longer), _LARGEST // max(mosaic.enlarged))))
+
+
+def stretched(mosaic: Mosaic, factor: int) -> tuple[int, int]:
+    """The factor down and across; a matrix that is very flat is stretched."""
     if mosaic.form != "matrix":
         return factor, factor
-    down = int(factor * longer / (_FLATTEST * mosaic.height))
-    across = int(factor * longer / (_FLATTEST * mosaic.width))
+    down = factor * mosaic.width // (_FLATTEST * mosaic.height)
+    across = factor * mosaic.height // (_FLATTEST * mosaic.width)
     return max(factor, min(down, _LARGEST)), max(factor, min(across, _LARGEST))
 
 
@@ -262,8 +243,7 @@ def enlarged(picture: Array, zoom: tuple[int, int]) -> Array:
     return picture.repeat(zoom[0], axis=0).repeat(zoom[1], axis=1)
 
 
-# Frames to an animated GIF or WebP, one at a time: how many there are makes no difference to the memory that is
-# needed.
+# Frames are written to an animated GIF or WebP one by one, so that memory does not grow with their number.
 
 _ENDLESS = b"\x21\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00"  # the animation begins again when it ends
 _LEAVE = 1  # what a frame does not cover stays as it was
@@ -367,13 +347,13 @@ def write_gif(
         kind: one of `torcheer.xray.records.KINDS`, such as `"weight"` or `"activation"`.
         path: ends with `.gif`, or with `.webp` for an animated WebP, which is smaller and takes longer. The file is there
             whole or not at all.
-        frames: how many snapshots are shown at most, evenly over the run, the first and the last among them. By default 120, or
-            all of them where `every` is given.
+        frames: the largest number of snapshots, chosen evenly, with the first and the last. By default 120, or all if `every`
+            is given.
         every: only every n-th snapshot.
-        fps: frames for each second, up to 50. By default as many as make the whole last some twelve seconds, 4 to 15.
+        fps: frames per second, up to 50. By default 4 to 15, so that the whole lasts about twelve seconds.
         scale: `"run"` has the same colours for the same values over the whole run; `"frame"` has colours that fit each step. By
             default `"frame"` for gradients, since they shrink, else `"run"`. The picture says which.
-        tile: about how many pixels wide one channel is, or one value of a matrix; by default a picture has some 600 pixels.
+        tile: the approximate width of a channel in pixels, or of a matrix's values; by default a picture has some 600 pixels.
         progress: a bar on stderr, if that is a terminal.
 
     A GIF has at most 256 colours. Filters that are shown in red, green and blue get the palette that suits the whole run best.
@@ -422,7 +402,7 @@ def write_strip(
     Args:
         run, layer, kind, scale, tile: as in `write_gif`; by default a picture has some 260 pixels.
         path: ends with `.png`. The file is there whole or not at all.
-        frames: how many steps, the first and the last among them; fewer where there are fewer snapshots.
+        frames: the number of steps, with the first and the last; fewer if there are fewer snapshots.
 
     A snapshot that cannot be read is left out, with a warning.
     """
@@ -442,7 +422,7 @@ def write_strip(
 
 @dataclass(frozen=True, slots=True)
 class _Reel:
-    """The pictures of a layer over the run, read and painted one by one, and what their frames share."""
+    """The pictures of a layer over the run, read and painted one by one."""
 
     run: Run
     snapshots: list[Snapshot]  # each with the one entry that is shown
@@ -459,9 +439,9 @@ class _Reel:
 
 
 def _chosen(run: Run, layer: str, kind: str, every: int, most: int | None) -> Snapshots:
-    run.entry(layer, kind)  # says what is wrong when nothing has it
+    run.entry(layer, kind)  # raises if no snapshot has it
     found = run.having(layer, kind)[::every]
-    return found if most is None else Snapshots(found.table[evenly(len(found), most)], run.files.read)
+    return found if most is None else found.some(evenly(len(found), most))
 
 
 def _make_reel(
@@ -474,7 +454,7 @@ def _make_reel(
     wanted: int,
     is_gif: bool,
 ) -> _Reel:
-    """Look at every picture once, to know which can be read, how large frames must be, and which colours there are."""
+    """Read every picture once, to find the readable snapshots, the size of frames and the palette."""
     if tile is not None:
         _check_from("tile", tile, 1)
     scale = chosen_scale(kind, scale)

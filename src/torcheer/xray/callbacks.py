@@ -26,7 +26,7 @@ from .xray import Xray
 
 
 class _Watching:
-    """What the callbacks have in common: an Xray from the beginning of a training to its end."""
+    """The common part of the callbacks: an Xray from the beginning of a training to its end."""
 
     def __init__(self, input: Any, layers: Any = None, **options: Any) -> None:
         known = [name for name in inspect.signature(Xray).parameters if name not in ("model", "input", "layers")]
@@ -41,7 +41,7 @@ class _Watching:
             self.xray.close()
 
     def _begin(self, model: Module, optimizers: list[Any], place: Callable[[Any], Any]) -> None:
-        """Make the Xray, on the same folder when there was one before."""
+        """Make the Xray, in the same folder as the last one."""
         self.close()
         options = dict(self.options)
         if self.xray is not None:
@@ -54,7 +54,7 @@ class _Watching:
         self._last = None
 
     def _is_wanted(self, step: int) -> bool:
-        """Whether to ask the Xray. An optimizer that calls its closure several times in one step is watched once."""
+        """True for steps to watch. A step is watched once, even if its optimizer calls the closure several times."""
         if self.xray is None or step == self._last or step % self.options.get("every", 1):
             return False
         self._last = step
@@ -107,14 +107,10 @@ class _LightningHooks(_Watching):
         with precision.forward_context():
             self.xray.take_graphs(step, scale=scale, metrics=_numbers(trainer.callback_metrics))
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_end(self, *given: Any, **named: Any) -> None:
         self.close()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        self.close()
-
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        self.close()
+    on_exception = teardown = on_train_end
 
     def _model(self, pl_module: Any) -> Module:
         name = type(pl_module).__name__
@@ -142,9 +138,9 @@ class _TrainerHooks(_Watching):
             trainer's.
 
     Steps are `state.global_step` as it is before the optimizer's step. Gradients are those of all accumulated batches, unscaled
-    and already clipped, which is noted. Only the first process watches. The Trainer tells no callback of an exception: what was
-    taken until then is written all the same, and `close()` lets another one write to the folder. Weights that are spread over
-    processes (FSDP, DeepSpeed) cannot be watched.
+    and already clipped, which is noted. Only the first process watches. The Trainer calls no callback after an exception:
+    earlier snapshots are written all the same, and `close()` lets another Xray write to the folder. Weights that are spread
+    over processes (FSDP, DeepSpeed) cannot be watched.
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -201,7 +197,7 @@ def _made(name: str) -> type:
 
 
 def _lightning_bases() -> list[type]:
-    """The class Callback of each Lightning package that is imported; if none is, of the first that is installed."""
+    """The class Callback of each imported Lightning package; if none is imported, of the first installed package."""
     packages = "lightning.pytorch", "pytorch_lightning"
     used = [module for package in packages if (module := sys.modules.get(package)) is not None]
     if not used:

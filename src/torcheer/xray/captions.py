@@ -21,32 +21,22 @@ def source_of(entry: Entry) -> str:
     return "" if entry.source in (entry.layer, f"{entry.layer}.weight", "weight") else entry.source
 
 
-def shown_of(entry: Entry, mosaic: Mosaic) -> str:
-    """How much of the tensor is shown: `16 of 64 channels`."""
-    if mosaic.is_empty:
+def kept_of(entry: Entry, mosaic: Mosaic | None = None) -> str:
+    """How much of the tensor is kept, or shown by a mosaic: `16 of 64 filters, 3 of 3 input channels`."""
+    if mosaic is not None and mosaic.is_empty:
         return "the tensor is empty"
     row, column = axes_of(entry)
     rows, columns = totals_of(entry)
     said = [_part(len(entry.rows), rows, row)] if row else []
-    if mosaic.is_color:
+    if mosaic is not None and mosaic.is_color:
         said.append("inputs as red, green, blue")
-    elif entry.columns is not None and (mosaic.form != "tiles" or columns != 1):
-        said.append(_part(len(entry.columns), columns, column))
-    return ", ".join(said)
-
-
-def kept_of(entry: Entry) -> str:
-    """How much of the tensor is kept: `16 of 64 filters, 3 of 3 input channels`."""
-    row, column = axes_of(entry)
-    rows, columns = totals_of(entry)
-    said = [_part(len(entry.rows), rows, row)] if row else []
-    if entry.columns is not None and column:
+    elif entry.columns is not None and column and (mosaic is None or mosaic.form != "tiles" or columns != 1):
         said.append(_part(len(entry.columns), columns, column))
     return ", ".join(said)
 
 
 def is_part(entry: Entry) -> bool:
-    """Whether less than the whole tensor is kept, as far as rows and columns say."""
+    """True if rows, columns or samples of the tensor were left out."""
     rows, columns = totals_of(entry)
     kept = len(entry.columns) if entry.columns is not None else columns
     return (len(entry.rows), kept) != (rows, columns) or (
@@ -55,7 +45,7 @@ def is_part(entry: Entry) -> bool:
 
 
 def axes_of(entry: Entry) -> tuple[str, str]:
-    """What the rows and the columns are."""
+    """The words for rows and columns, such as filter and input channel."""
     if entry.axes is not None:
         return entry.axes
     if entry.layout == "maps":
@@ -68,7 +58,7 @@ def axes_of(entry: Entry) -> tuple[str, str]:
 
 
 def totals_of(entry: Entry) -> tuple[int | None, int | None]:
-    """How many rows and columns the whole tensor has; None where its shape does not tell."""
+    """The numbers of rows and columns of the whole tensor; None if its shape does not give them."""
     if entry.totals is not None:
         return entry.totals
     shape, kept = entry.shape, entry.columns or ()

@@ -82,7 +82,7 @@ def scales_of(run: Run, layer: str, kind: str, scale: ScaleName) -> Callable[[En
 
 
 def check_scale(scale: str | None) -> None:
-    """Raises where a scale is neither of the two."""
+    """Raise if a scale is neither "run" nor "frame"."""
     if scale is not None and scale not in SCALE_WORDS:
         raise InvalidArgument(f"scale is 'run' (colours fixed over the run) or 'frame' (of each step alone); got {scale!r}.")
 
@@ -104,7 +104,7 @@ def as_fractions(color: tuple[int, int, int]) -> tuple[float, ...]:
 
 
 def share_reached(mosaic: Mosaic, scale: ColorScale) -> float:
-    """How far from zero the values go, as a part of the scale."""
+    """The largest magnitude of the values, divided by the end of the scale."""
     known = mosaic.values[np.isfinite(mosaic.values)].astype(np.float64)
     return float(abs(known).max() / scale.high) if known.size else 0.0
 
@@ -114,5 +114,5 @@ def reaches_beyond(mosaic: Mosaic, scale: ColorScale) -> tuple[bool, bool]:
     known = mosaic.values[np.isfinite(mosaic.values)]
     if not known.size:
         return False, False
-    slack = 1e-3 * (scale.high - scale.low)  # values were rounded to half precision, so a tiny excess is not told
+    slack = 1e-3 * (scale.high - scale.low)  # values were rounded to half precision, so a tiny excess does not count
     return bool(known.min() < scale.low - slack), bool(known.max() > scale.high + slack)

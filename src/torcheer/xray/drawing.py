@@ -37,11 +37,11 @@ from .store import FileManager
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Answer = tuple[dict[str, Any], bytes]  # what is said of a figure, and the PNG where a notebook shows it
+Answer = tuple[dict[str, Any], bytes]  # facts about a figure, and its PNG if a notebook shows it
 
 _LIMIT = 300.0  # seconds a figure may take
 _LEAVE = 5.0  # seconds until a process that has nothing to do has ended
-_MOST_WAITING = 8  # figures; of more the oldest are left out
+_MOST_WAITING = 8  # figures; if more wait, the oldest are left out
 
 
 # The process that draws -----------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def answer() -> None:
 
 
 def _drawn(request: dict[str, Any], runs: dict[str, FileManager]) -> Answer:
-    """Draw the snapshot of the step that is asked for; if that is damaged or gone, the last that can be read."""
+    """Draw the snapshot of the requested step; if it is damaged or gone, the last readable snapshot."""
     folder = request["folder"]
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -134,7 +134,7 @@ class Job:
     """A figure to draw, and what to do with it."""
 
     request: dict[str, Any]
-    place: str  # where it is shown; a newer figure for the same place takes the turn of one that waits
+    place: str  # where it is shown; a newer figure for the same place replaces a waiting one
     finish: Callable[[dict[str, Any], bytes], None]
     done: threading.Event = field(default_factory=threading.Event)
 
@@ -183,18 +183,18 @@ class Desk:
                 jobs = [self._waiting.popleft()]
             try:
                 said, png = self._draw(jobs[0].request)
-            except TimeoutError as error:  # those that wait would take as long
+            except TimeoutError as error:  # the waiting figures would take as long
                 with self._lock:
                     jobs += self._waiting
                     self._waiting.clear()
                 said, png = {"error": f"TimeoutError: {error}"}, b""
-            except BaseException as error:  # whatever it is, it is the figure that is lost, not the training
+            except BaseException as error:  # only the figure is lost; the training goes on
                 said, png = {"error": f"{type(error).__name__}: {error}"}, b""
             for job in jobs:
                 self._finish(job, said, png)
 
     def _draw(self, request: dict[str, Any]) -> Answer:
-        """Have a figure drawn. A second thread waits for the process; if it hangs, it is left behind."""
+        """Draw a figure in the process. A second thread waits for the answer, and is abandoned if the process hangs."""
         process, answers = self._process, list[Answer]()
         if process is None or process.poll() is not None or process.stdin is None or process.stdin.closed:  # by `end_process`
             self._stop()
@@ -269,7 +269,7 @@ class Drawing:
         self.png = b""  # where it is shown in a notebook
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is shown or was given up, a quarter of an hour at most. Returns whether that happened in time."""
+        """Wait until it is shown or given up, a quarter of an hour at most. Returns False if neither happened in time."""
         return self._shown.wait(_LONGEST if timeout is None else timeout)
 
     @property
@@ -301,7 +301,7 @@ class Drawing:
 
 
 class Drawer:
-    """Draws the last snapshot of one run, and remembers what went wrong."""
+    """Draws the last snapshot of one run, and collects failures."""
 
     def __init__(self, pace: Pace) -> None:
         self.failures: list[Failure] = []
@@ -330,7 +330,7 @@ class Drawer:
 
     def wait(self) -> None:
         """Wait until all figures asked for are shown. Figures that are not drawn in time are given up."""
-        if self._process != os.getpid():  # forked off the one that draws
+        if self._process != os.getpid():  # a forked process, which does not draw
             return
         jobs, self._jobs = self._jobs, []
         lost = [job for job in jobs if not (job.done.is_set() or desk().wait(job))]
@@ -371,7 +371,7 @@ class Drawer:
         return Job(request, where, lambda said, png: self._finish(drawing, place, said, png))
 
     def _finish(self, drawing: Drawing, place: str | None, said: dict[str, Any], png: bytes) -> None:
-        """Show what was drawn, or note the failure. Runs on the thread of the desk."""
+        """Show the figure, or note the failure. Runs on the thread of the desk."""
         try:
             self._pace.drew(said.get("seconds"))
             warned = [warning.removeprefix("Xray: ") for warning in said.get("warnings", [])]

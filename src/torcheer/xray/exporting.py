@@ -14,7 +14,7 @@ import numpy as np
 
 from .._torch.measure import BIN_EDGES, Statistics
 from ..errors import InvalidArgument, SnapshotNotFound
-from .animation import enlarged
+from .animation import enlarged, stretched
 from .captions import title_of
 from .colors import chosen_scale, paint, scales_of
 from .records import Entry, Snapshot, Summary
@@ -23,7 +23,6 @@ from .store import Snapshots
 from .tiles import make_mosaic
 
 _SIDE = 256  # pixels that the longer side of a picture has at least
-_FLATTEST = 4  # a matrix is stretched until its sides are no further apart
 
 
 def to_tensorboard(run: Run, writer: Any, *, pictures: bool = True, after: int = -1) -> int:
@@ -99,7 +98,10 @@ def to_wandb(run: Run, wandb_run: Any, *, pictures: bool = True, after: int = -1
         values: dict[str, Any] = dict(_numbers_of(snapshot))
         for entry in snapshot.entries:
             if (bins := bins_of(entry.statistics)) is not None:
-                values[f"{entry.key}/histogram"] = _wandb_histogram(wandb, *bins)
+                edges, counts = bins
+                plain = {"values": counts, "bins": edges}
+                histogram = plain if wandb is None else wandb.Histogram(np_histogram=(np.array(counts), np.array(edges)))
+                values[f"{entry.key}/histogram"] = histogram
             if pictures and wandb is not None and (picture := _picture(run, snapshot, entry)) is not None:
                 values[f"{entry.key}/picture"] = wandb.Image(picture, caption=title_of(entry, snapshot.step))
         wandb_run.log(values, step=snapshot.step)
@@ -108,7 +110,7 @@ def to_wandb(run: Run, wandb_run: Any, *, pictures: bool = True, after: int = -1
 
 def _after(run: Run, number: int) -> Snapshots:
     snapshots = run.snapshots
-    return Snapshots(snapshots.table[snapshots.table["number"] > number], run.files.read)
+    return snapshots.some(snapshots.table["number"] > number)
 
 
 def _must_have(given: Any, names: list[str], expected: str) -> None:
@@ -176,12 +178,6 @@ def _sums(statistics: Statistics) -> dict[str, Any]:
     return {"min": statistics.min, "max": statistics.max, "num": number, "sum": mean * number, "sum_squares": norm * norm}
 
 
-def _wandb_histogram(wandb: Any, edges: list[float], counts: list[int]) -> Any:
-    if wandb is None:
-        return {"values": counts, "bins": edges}
-    return wandb.Histogram(np_histogram=(np.array(counts), np.array(edges)))
-
-
 def _import_wandb() -> Any:
     """The package wandb, or None. A folder called wandb, which its runs leave behind, does not count."""
     try:
@@ -206,14 +202,5 @@ def _picture(run: Run, snapshot: Snapshot, entry: Entry) -> np.ndarray[Any, Any]
         return None
     scale = scales_of(run, entry.layer, entry.kind, chosen_scale(entry.kind, None))(entry)
     mosaic = make_mosaic(kept, entry)
-    return _enlarged(paint(mosaic, scale), may_stretch=mosaic.form == "matrix")
-
-
-def _enlarged(picture: np.ndarray[Any, Any], may_stretch: bool) -> np.ndarray[Any, Any]:
-    """A small picture enlarged by whole factors; a very flat one is stretched if `may_stretch`."""
-    height, width = picture.shape[:2]
-    down = across = math.ceil(_SIDE / max(height, width))
-    if may_stretch:
-        down = max(down, across * width // (_FLATTEST * height))
-        across = max(across, down * height // (_FLATTEST * width))
-    return cast("np.ndarray[Any, Any]", enlarged(picture, (down, across)))
+    zoom = stretched(mosaic, math.ceil(_SIDE / max(mosaic.height, mosaic.width)))
+    return cast("np.ndarray[Any, Any]", enlarged(paint(mosaic, scale), zoom))

@@ -24,7 +24,7 @@ from .._text import few
 from .._text.screen import notebook
 from ..errors import InvalidArgument
 from ..pictures.sheet import ALARM, DPI, FAINT, INK, Sheet, import_matplotlib, line_height, text_width, wrapped
-from .captions import axes_of, is_part, nonfinite_in_words, number, shape_of, shown_of, source_of, statistics_in_words, title_of
+from .captions import axes_of, is_part, kept_of, nonfinite_in_words, number, shape_of, source_of, statistics_in_words, title_of
 from .colors import (
     FAINT_SHARE,
     GAP,
@@ -64,7 +64,7 @@ class Plate:
     across: float  # pixels of the figure for one of the picture
     down: float
     numbered: tuple[Tile, ...]  # tiles with their number on them
-    rows: tuple[tuple[float, float, str], ...]  # beside the picture: where, from the top and from the left of it, and what
+    rows: tuple[tuple[float, float, str], ...]  # texts beside the picture, with their distances from its top and its left
     columns: tuple[tuple[float, str], ...]  # above it
     words: tuple[str, str]  # what rows and columns are
     left: float  # room that the numbers need, in pixels
@@ -257,7 +257,7 @@ def _colors(matplotlib: Any, plate: Plate) -> Any:
 _MARGIN = 40.0
 _NARROWEST = 1000.0
 _CELL = (460.0, 390.0)  # a picture, in pixels
-_SPACE = 44.0  # between those
+_SPACE = 44.0  # between pictures
 _MOST_PICTURES = 24  # that a figure shows by itself
 _LAYERS_ASKED = 40  # that it shows when they are named
 _FILLED = 0.5  # the least part of a table's cells that are filled; below it pictures stand side by side
@@ -270,15 +270,7 @@ def figure_of_snapshot(
     """Everything of a snapshot in one Matplotlib figure: a row for each layer, with the kinds that were kept of it.
 
     Where layers have one picture each, or such different ones that much of a table would be empty, pictures stand side by side.
-
-        figure_of_snapshot(run, step=100).savefig("step_100.png")
-
-    Args:
-        run: the run to read from.
-        step: of the training, by default of the snapshot that was taken last and can be read.
-        layers: which layers, at most 40. By default those of the first 24 pictures; the figure names those it leaves out.
-        scale: `"run"` has the same colours for the same values of a layer and kind over the whole run; `"frame"` has colours
-            that fit this step alone. By default `"frame"` for gradients, else `"run"`. The figure says which.
+    Without `layers`, the layers of the first 24 pictures are shown, and the figure names the others.
     """
     import_matplotlib()
     check_scale(scale)
@@ -337,7 +329,7 @@ def _side_by_side(cells: dict[tuple[str, Kind], _Cell]) -> list[_Row]:
 
 
 def _scale_words(kinds: list[Kind], scale: ScaleName | None) -> list[str]:
-    """What the colours mean: one sentence, or one for each kind where they differ."""
+    """The meaning of the colours: one sentence, or one for each kind if kinds differ."""
     by_scale: dict[str, list[str]] = {}
     for kind in kinds:
         by_scale.setdefault(SCALE_WORDS[chosen_scale(kind, scale)], []).append(WORDS[kind])
@@ -348,12 +340,12 @@ def _cell(run: Run, entry: Entry, kept: Tensor, scale: ScaleName | None) -> _Cel
     mosaic = make_mosaic(kept.float().numpy(), entry, room=0.16)
     colors = scales_of(run, entry.layer, entry.kind, chosen_scale(entry.kind, scale))
     plate = make_plate(mosaic, entry, colors(entry), _CELL, 6)
-    parts = [shape_of(entry), shown_of(entry, mosaic)]
+    parts = [shape_of(entry), kept_of(entry, mosaic)]
     return _Cell(entry, plate, wrapped(parts, _CELL[0], 6.5) + (wrapped([entry.note], _CELL[0], 6.5) if entry.note else []))
 
 
 def _chosen(run: Run, snapshot: Snapshot, layers: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """The layers to show, and those left out."""
+    """The layers to show, and the layers that are left out."""
     there = list(dict.fromkeys(entry.layer for entry in snapshot.entries))
     if layers is None:
         counts = Counter(entry.layer for entry in snapshot.entries)
@@ -363,7 +355,7 @@ def _chosen(run: Run, snapshot: Snapshot, layers: Sequence[str] | None) -> tuple
     asked = check_layers(layers)
     for layer in asked:
         if layer not in there:
-            _no_such_layer(run, snapshot, layer)
+            run.entry(layer, next(iter(run.kinds(layer)), "weight"), snapshot.step)  # raises, and says why
     return asked, []
 
 
@@ -378,12 +370,6 @@ def check_layers(layers: Sequence[str], known: Sequence[str] | None = None) -> l
         if known is not None and layer not in known:
             raise InvalidArgument(f"layer {layer!r} is not in this run. There are pictures of {near_names(layer, known)}.")
     return asked
-
-
-def _no_such_layer(run: Run, snapshot: Snapshot, layer: str) -> None:
-    """The error for a layer that is unknown, or that this snapshot lacks."""
-    known = run.kinds(layer)
-    run.entry(layer, known[0] if known else "weight", snapshot.step)
 
 
 def _remarks(run: Run, snapshot: Snapshot, left_out: list[str]) -> list[str]:
@@ -466,20 +452,9 @@ _BAR = (480.0, 24.0)
 
 
 def figure_of(run: Run, layer: str, kind: str, step: int | None = None, *, scale: ScaleName | None = None) -> Figure:
-    """One kind of one layer at one step, as a Matplotlib figure.
+    """One kind of one layer, at a step or at the last step that can be read.
 
-        figure = figure_of(run, "conv1", "weight", step=100)
-        figure.savefig("conv1.png")
-
-    Args:
-        run: the run to read from.
-        layer: as it was named when the run was made.
-        kind: `"weight"`, `"layer"`, `"activation"`, `"grad"` or `"layer_grad"`.
-        step: of the training; by default the last that has this layer and kind and can be read.
-        scale: `"run"` has the same colours for the same values over the whole run, so that change is seen; `"frame"` has
-            colours that fit this step alone. By default `"frame"` for gradients, since they shrink. The figure says which.
-
-    Only what was kept is shown, and the figure says how much of the tensor that is; the statistics are of the whole tensor.
+    The figure says how much of the tensor was kept, and is shown; the statistics are of the whole tensor.
     """
     import_matplotlib()
     check_scale(scale)
@@ -517,7 +492,7 @@ class Displays:
         self._ids: dict[tuple[str, int], str] = {}
 
     def place(self, name: str) -> tuple[bool, str | None]:
-        """Where this cell shows the figure of that name, and whether that is a new place. None where there is no notebook."""
+        """True if the place is new, and the place where this cell shows a figure; None outside a notebook."""
         shell = notebook()
         if shell is None:
             return False, None
@@ -529,7 +504,7 @@ class Displays:
         return is_new, self._ids[key]
 
     def present(self, figure: Figure, path: Path, name: str) -> None:
-        """Show a figure where this cell showed the last one of that name; without a notebook write a file, print its path."""
+        """Show a figure in its place in this cell; outside a notebook write a file and print its path."""
         shell = notebook()
         if shell is None:
             write_whole(path, png_of(figure), "figure")
@@ -563,7 +538,7 @@ def _one_layer(entry: Entry, step: int, plate: Plate, scale_words: str) -> Figur
     width = max(_NARROWEST, plate.left + plate.width + 2 * _MARGIN)
     inner = width - 2 * _MARGIN
     title = wrapped(title_of(entry, step).split(" · "), inner, 12, "bold")
-    about = wrapped([part for part in (source_of(entry), shape_of(entry), shown_of(entry, plate.mosaic)) if part], inner, 9)
+    about = wrapped([part for part in (source_of(entry), shape_of(entry), kept_of(entry, plate.mosaic)) if part], inner, 9)
     note = wrapped([entry.note], inner, 9) if entry.note else []
     statistics = statistics_in_words(entry)
     if is_part(entry):
@@ -589,7 +564,7 @@ def _one_layer(entry: Entry, step: int, plate: Plate, scale_words: str) -> Figur
 
 
 def _write_key(sheet: Sheet, plate: Plate, left: float, top: float, scale_words: str) -> None:
-    """What the colour bar shows, beside it."""
+    """The explanation of the colour bar, beside it."""
     said = f"red, green, blue: {scale_words}" if plate.mosaic.is_color else scale_words
     if not np.isfinite(plate.mosaic.values).any():
         said = "no value is finite"

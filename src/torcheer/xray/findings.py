@@ -1,4 +1,4 @@
-"""What stands out in a training, in a few sentences: at its end, or as it stood at any snapshot."""
+"""Finds what stands out in a training, in a few sentences: at its end, or at any snapshot."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from .._text import plural
+from ..pictures import clean
 from .records import WORDS
 from .series import SUMMARY, Series
 
@@ -29,11 +30,11 @@ class Finding:
     text: str
     series: Series | None = None
     at: int | None = None  # the number of the snapshot
-    about: str = ""  # what more there is to say
+    about: str = ""  # a further explanation
 
 
 def find(table: Sequence[Series], steps: Sequence[int], at: int | None = None) -> list[Finding]:
-    """What stands out at a snapshot, by default the last, in all snapshots up to it. Never empty: nothing is a finding, too."""
+    """What stands out in the snapshots up to `at`, by default the last; a "fine" finding if nothing does."""
     at = len(steps) - 1 if at is None else at
     found = [
         _first_nonfinite(table, steps, at),
@@ -78,8 +79,8 @@ def _part_dead(series: Series, at: int) -> float:
 
 
 def _vanishing(table: Sequence[Series], steps: Sequence[int], last: int) -> Finding | None:
-    """At the last snapshot whose gradients are all finite."""
-    kind, field = (SUMMARY, "grad_norm") if _has_summaries(table) else ("grad", "norm")
+    """Gradients that differ greatly between layers, at the last snapshot with finite gradients."""
+    kind, field = (SUMMARY, "grad_norm") if any(one.kind == SUMMARY for one in table) else ("grad", "norm")
     gradients = [series for series in table if series.kind == kind]
     for at in range(last, -1, -1):
         norms = _ranked((series, series.value(field, at)) for series in gradients)
@@ -95,7 +96,7 @@ def _vanishing(table: Sequence[Series], steps: Sequence[int], last: int) -> Find
 
 
 def _odd_updates(table: Sequence[Series], last: int) -> list[Finding | None]:
-    """By the median over the run."""
+    """Layers whose median update over the run is tiny or huge."""
 
     def said(layers: list[_Ranked], word: str, one: _Ranked | None) -> Finding | None:
         if one is None:
@@ -132,17 +133,11 @@ def _one_per_layer(table: Sequence[Series]) -> Sequence[Series]:
     return [series for series in table if series.kind == SUMMARY] or table
 
 
-def _has_summaries(table: Sequence[Series]) -> bool:
-    return any(series.kind == SUMMARY for series in table)
-
-
 # In words -----------------------------------------------------------------------------------------------------------
 
 
 def _name(series: Series) -> str:
-    """The name of a layer, cut in the middle where it is long."""
-    half = (_LONGEST - 1) // 2
-    return series.layer if len(series.layer) <= _LONGEST else f"{series.layer[: _LONGEST - 1 - half]}…{series.layer[-half:]}"
+    return clean(series.layer, _LONGEST)
 
 
 def _percent(part: float) -> str:

@@ -31,7 +31,7 @@ def attentions(operations: Iterable[Operation]) -> list[Operation]:
 
 
 def pattern_of(operation: Operation) -> tuple[Callable[[], Tensor], list[str]]:
-    """A function that gives the pattern, 1 × heads × queries × keys, and what must be said of it."""
+    """A function that returns the pattern, 1 × heads × queries × keys, and notes about it."""
     found = attention_of(operation)
     samples = found.shape[0]
     said = [f"the first of {samples} samples"] if samples > 1 else []
@@ -50,7 +50,7 @@ _REFUSED = (
 
 
 def refuse_compiled(model: Module) -> None:
-    """Raises where a model, or a part of it, is compiled."""
+    """Raise if a model, or a part of it, is compiled."""
     for address, module in model.named_modules():
         if is_compiled(module):
             raise InvalidArgument(_REFUSED.format(what=f"the compiled module {address!r}" if address else "a compiled model"))
@@ -74,12 +74,12 @@ class CompiledCodeRefusal:
             raise self._raised
 
     def raise_again(self, error: BaseException | None) -> None:
-        """Raise the refusal where torch's compiler turned it into an error of its own, as torch up to 2.6 does."""
+        """Raise the refusal again if torch's compiler (up to 2.6) turned it into another error."""
         if error is not None and self._raised is not None and is_of_compiler(error):
             raise self._raised from None
 
 
-# What a user may ask for; `grad` is of the weight and, where there is a loss, of the output.
+# Kinds that a user may ask for; `grad` is of the weight and, if there is a loss, of the output.
 ASKED: tuple[str, ...] = ("weight", "layer", "activation", "attention", "grad")
 # Modules that are activation functions, by their class; a function is one by its category.
 _ACTIVATION_CLASS = re.compile(r"(relu|elu|gelu|silu|swish|mish|tanh|sigmoid|softmax|softplus|activation|glu)", re.IGNORECASE)
@@ -93,7 +93,7 @@ MOST_WATCHED = 256  # tensors that one key may mean
 class Watch:
     """One layer that is watched."""
 
-    name: str  # a key that means one operation: the user's own, or made for one of several that the user's means
+    name: str  # a key of one operation: the user's key, or a label or address if that means several operations
     kinds: frozenset[str]  # of `ASKED`
 
     def wants(self, kind: str) -> bool:
@@ -102,7 +102,7 @@ class Watch:
 
 @dataclass(slots=True)
 class Found:
-    """Where the parts of a watched layer are in one history."""
+    """The parts of a watched layer in one history."""
 
     watch: Watch
     weight: str | None = None  # the name of the parameter
@@ -114,7 +114,7 @@ class Found:
 
 
 def parse_layers(layers: Any, history: ModelHistory) -> list[Watch]:
-    """What a user gave as `layers`: keys, a dictionary of keys and kinds, or None for the defaults."""
+    """Parse the argument `layers`: keys, a dictionary of keys and kinds, or None for the defaults."""
     if layers is None:
         return default_watches(history)
     kinds: dict[str, frozenset[str]] = {}
@@ -146,7 +146,7 @@ def _keys_and_kinds(layers: Any) -> list[tuple[Any, frozenset[str]]]:
 
 
 def _names(history: ModelHistory, key: Any) -> list[str]:
-    """The names under which a key's operations are watched: the key itself where it means one operation, else one for each."""
+    """The names of the operations that a key means: the key itself for a single operation, else a label or address for each."""
     matches = _matches(history, key)
     if len(matches) > MOST_WATCHED:
         raise InvalidArgument(
@@ -266,7 +266,7 @@ def _locate(history: ModelHistory, name: str) -> tuple[Call | None, Operation]:
 
 
 def _attention(call: Call | None, output: Operation, notes: list[str]) -> Operation | None:
-    """What makes the attention pattern in a layer: the operation itself, or the first inside the module."""
+    """The operation that makes the attention pattern in a layer: the operation itself, or the first inside the module."""
     found = attentions(call.operations if call is not None else [output])
     if len(found) > 1:
         notes.append(f"the attention pattern is the first of {len(found)} inside the module")
@@ -336,7 +336,7 @@ def _reached(start: Operation, onward: Callable[[Operation], Iterable[int]]) -> 
 
 
 def can_die(activation: Operation) -> bool:
-    """True where a unit that is never above zero is dead: for ReLU, not for tanh."""
+    """True if a unit that is never above zero is dead: for ReLU, not for tanh."""
     return not _is_in(activation, groups.TWO_SIDED)
 
 
@@ -345,7 +345,7 @@ def _is_in(operation: Operation, group: frozenset[str]) -> bool:
 
 
 def _is_passed_through(operation: Operation) -> bool:
-    """Whether an operation may stand between a layer and its activation function."""
+    """True if an operation may stand between a layer and its activation function."""
     function = operation._record.function
     return function.is_view or function.is_in(groups.BETWEEN_LAYERS) or function.plain_name == "getitem"
 
@@ -363,7 +363,7 @@ def _activation_module(operation: Operation, output: Operation) -> Operation | N
 
 
 def dimensions_of(core: Operation | None, tensor: Operation | None) -> int:
-    """How many dimensions the maps of a convolution have, 2 for pictures; 0 where its channels were moved, or there is none."""
+    """The dimensions of a convolution's maps, 2 for pictures; 0 without a convolution, or if its channels were moved."""
     if core is None or tensor is None or not _is_in(core, groups.CONVOLUTIONS):
         return 0
     digit = re.search(r"\d", core.layer_type)
@@ -371,7 +371,7 @@ def dimensions_of(core: Operation | None, tensor: Operation | None) -> int:
 
 
 def has_inputs_first(core: Operation | None, weight: str) -> bool:
-    """Whether a weight has its inputs before its units: of a transposed convolution, an embedding, of `x @ weight`."""
+    """True if a weight has its inputs before its units, as in a transposed convolution, an embedding, `x @ weight`."""
     if core is None:
         return False
     if _is_in(core, groups.INPUTS_FIRST):

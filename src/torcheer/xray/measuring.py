@@ -1,4 +1,4 @@
-"""Takes what a snapshot is made of: how far a step moved weights, tensors of watched layers, a few numbers of every layer."""
+"""Takes the content of a snapshot: updates of weights, tensors of watched layers, a few numbers of every layer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
-from .._torch.measure import dense, norm, real
+from .._torch.measure import dense, finite, norm, real
 from ..errors import InvalidArgument
 from ..history import ModelHistory, Operation
 from ..log.operation import parents_of
 from .layers import Found, activation_after, can_die, core_of, dimensions_of, has_inputs_first, pattern_of, tensor_of
-from .records import Kind
+from .records import Kind, Summary
 from .sampling import Measured
 
 Pairs = dict[str, tuple[Tensor, Tensor]]  # by layer: values before and after one step
@@ -105,8 +105,8 @@ class Measuring:
         self.notes: list[str] = []
         self._model = model
         self._gradients = gradients  # of parameters by name, from a backward pass of the probe
-        self._loss = loss  # what it was the backward pass of, in words
-        self._said = said  # about the gradients the user's own backward pass left
+        self._loss = loss  # the loss of that pass, in words
+        self._said = said  # notes about the gradients of the user's own backward pass
         self._said_of_outputs = said_of_outputs
 
     def measure(self, found: Found) -> None:
@@ -167,16 +167,11 @@ _PARAMETRIZATIONS = ".parametrizations."
 
 @dataclass(slots=True)
 class Reading:
-    """What was read of one layer at one moment."""
+    """The numbers of one layer at one moment."""
 
-    layer: str
-    parameters: int
-    norm: float
-    nonfinite: int
+    summary: Summary  # without what follows from the snapshots before
     sample: Tensor  # values of its parameters, always the same ones
     activation: Measured | None
-    grad_norm: float | None = None
-    grad_nonfinite: int = 0
 
 
 def layers_with_parameters(model: Module) -> dict[str, list[str]]:
@@ -221,19 +216,16 @@ class Summariser:
         for layer, names in layers.items():
             if not names:
                 continue
-            reading = Reading(
-                layer,
-                sum(known[name].numel() for name in names),
-                math.hypot(*(norms[name][0] for name in names)),
-                sum(norms[name][1] for name in names),
-                samples[layer],
-                self._activation(layer, history),
+            graded = [name for name in names if name in grads]
+            summary = Summary(
+                layer=layer,
+                parameters=sum(known[name].numel() for name in names),
+                norm=finite(math.hypot(*(norms[name][0] for name in names))),
+                grad_norm=finite(math.hypot(*(grad_norms[name][0] for name in graded))) if graded else None,
+                nonfinite=sum(norms[name][1] for name in names),
+                grad_nonfinite=sum(grad_norms[name][1] for name in graded),
             )
-            with_gradient = [name for name in names if name in grads]
-            if with_gradient:
-                reading.grad_norm = math.hypot(*(grad_norms[name][0] for name in with_gradient))
-                reading.grad_nonfinite = sum(grad_norms[name][1] for name in with_gradient)
-            found.append(reading)
+            found.append(Reading(summary, samples[layer], self._activation(layer, history)))
         return found
 
     def _now(self) -> tuple[dict[str, Tensor], dict[str, list[str]]]:
@@ -243,7 +235,7 @@ class Summariser:
         return known, {layer: [name for name in names if name in known] for layer, names in self._layers.items()}
 
     def _activation(self, layer: str, history: ModelHistory) -> Measured | None:
-        """What the activation function behind a layer returned, if it ran as it did when the model was first looked at."""
+        """The result of the activation function behind a layer, if it is the same function as in the first pass."""
         label, layer_type = self._activations.get(layer, ("", ""))
         if not label:
             return None
@@ -259,7 +251,7 @@ class Summariser:
 
 
 def _activations(looked: ModelHistory, layers: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """By layer the label and the type of the activation function that consumes what it multiplies."""
+    """Maps each layer to the label and the type of the activation function behind its convolution or multiplication."""
     found = {}
     for layer in layers:
         module = looked.modules.get(layer)
@@ -317,7 +309,7 @@ def _sample(parameters: list[Tensor]) -> Tensor:
 
 
 def _stride(parameter: Tensor) -> int:
-    """How far apart sampled values are: so that they do not all come from the same columns."""
+    """The distance of sampled values, chosen so that they do not all come from the same columns."""
     stride = -(-parameter.numel() // _SAMPLE) or 1
     while stride > 1 and math.gcd(stride, parameter.shape[-1]) > 1:
         stride += 1

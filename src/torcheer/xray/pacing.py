@@ -1,4 +1,4 @@
-"""How often snapshots are taken: every n-th time, and no more than a part of the time may go into them."""
+"""Decides when snapshots are taken: at every n-th step, within a budget of time."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Pace:
                 self.drawing += seconds
 
     def _has_room(self, seconds: float) -> bool:
-        """Whether these seconds, with all that was spent so far and the figures that wait, stay within the budget."""
+        """True if the time spent so far, the waiting figures and these seconds together stay within the budget."""
         assert self.budget is not None
         spent = self.spent + self.drawing + self._waiting * self._last_drawing
         return spent + seconds <= self.budget * (perf_counter() - self._began)

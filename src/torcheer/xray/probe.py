@@ -81,7 +81,7 @@ class Probe:
 
 
 def _as_handed(output: Any, history: ModelHistory) -> Any:
-    """What the model returned, with the history's tensors in it: a buffer that the model returns is put back after the log."""
+    """The output of the model, with the tensors of the history: a returned buffer of the model is restored after the log."""
     tensors, handed = tensors_in(output), [one.tensor_contents for one in history.outputs]
     if len(tensors) != len(handed) or all(map(is_, tensors, handed)):
         return output

@@ -1,4 +1,4 @@
-"""What an Xray writes down: snapshots of layers over training, as plain records that JSON can hold.
+"""The records of an Xray: snapshots of layers over a training, as plain values for JSON.
 
 A snapshot is one moment of the training. For each watched layer and kind it has an entry: what the whole tensor was like
 (shape, statistics) and which part of it was kept. The kept parts are tensors, which `store` writes beside the records.
@@ -18,7 +18,7 @@ from ..errors import SnapshotLost
 
 
 class Failure(NamedTuple):
-    """What went wrong behind the training. The user gets one warning for each kind."""
+    """A failure behind the training. The user gets one warning for each kind."""
 
     kind: str
     message: str
@@ -130,7 +130,7 @@ _DIMENSIONS: dict[Layout, int] = {"maps": 3, "filters": 4, "matrix": 2}
 
 
 def misfit(shape: tuple[int, ...], entry: Entry) -> str:
-    """Why a tensor of this shape cannot be what was kept of an entry; empty where it can."""
+    """The reason why the kept tensor of an entry cannot have this shape; empty if it can."""
     dimensions = _DIMENSIONS[entry.layout]
     if len(shape) != dimensions:
         return (

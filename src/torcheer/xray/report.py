@@ -34,7 +34,7 @@ Array = Any  # of NumPy, whose types are not followed
 
 LEVELS = 252
 NEGATIVE, POSITIVE, NAN = 253, 254, 255
-OUTLIERS = 3.0  # a value this many times further from zero than most is shown as if it were nearer
+OUTLIERS = 3.0  # values further from zero than this many times the usual range are clipped
 _CHUNK = 2_000_000  # codes that are unpacked together
 _AROUND_BLOCK = 64  # bytes
 
@@ -49,41 +49,27 @@ class Frame:
     is_clipped: bool = False  # values beyond are shown as the ends
 
 
-# Statistics -------------------------------------------------------------------------------------------------------
-
-
-def pack_statistics(all_series: list[Series]) -> str:
-    """The numbers of every entry: for each series and field one float32 for each snapshot, NaN where there is none."""
-    plain = np.stack([series.numbers for series in all_series]).astype("<f4").reshape(-1)
-    return packed(plain.view(np.uint8).reshape(-1, 4).T.tobytes())  # first all first bytes, then all second: a quarter less
-
-
-def pack_histograms(pictured: list[Series]) -> str:
-    """The histogram of every entry: a byte for each bin, 0 where it is empty, else the logarithm of its part of all values."""
-    return packed(b"".join(series.histogram.tobytes() for series in pictured if series.histogram is not None))
-
-
 # Pictures ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Pictures:
-    """The frames of some snapshots, packed: blocks of text, and for each series where its frames lie."""
+    """The frames of some snapshots, packed into blocks of text."""
 
     steps: list[int]  # the snapshots that were wanted
     stride: int = 1
     blocks: list[str] = field(default_factory=list)
-    chunks: list[list[dict[str, Any]]] = field(default_factory=list)  # for each series
+    chunks: list[list[dict[str, Any]]] = field(default_factory=list)  # for each series: the places of its frames
     unreadable: list[int] = field(default_factory=list)  # snapshots
 
     @property
     def codes(self) -> int:
-        """Bytes that they take unpacked."""
+        """The number of bytes of all frames, unpacked."""
         return sum(len(chunk["frames"]) * math.prod(chunk["kept"]) for chunks in self.chunks for chunk in chunks)
 
     @property
     def size(self) -> int:
-        """Bytes that they take in a page, or a few less."""
+        """The approximate number of bytes in a page."""
         return sum(len(block) + _AROUND_BLOCK for block in self.blocks) + len(json.dumps(self.chunks, separators=(",", ":")))
 
 
@@ -109,13 +95,10 @@ class Album:
         return pictures
 
     def _frames(self, at: int) -> list[Frame | None]:
-        if at not in self._read:
-            self._read[at] = self._read_frames(at)
-        return self._read[at]
-
-    def _read_frames(self, at: int) -> list[Frame | None]:
         """The frame of each series in one snapshot, whose file is opened once."""
-        frames: list[Frame | None] = [None] * len(self._series)
+        if at in self._read:
+            return self._read[at]
+        frames = self._read[at] = [None] * len(self._series)
         try:
             snapshot = self._snapshots[at]
             kept = self._run.files.tensors(snapshot)
@@ -123,9 +106,8 @@ class Album:
             self._run.tell(int(self._snapshots.table["number"][at]), f"a snapshot is skipped: {error}")
             self._unreadable.add(at)
             return frames
-        entries: dict[tuple[str, str], Entry] = {(entry.layer, entry.kind): entry for entry in snapshot.entries}
         for number, series in enumerate(self._series):
-            entry = entries.get((series.layer, series.kind))
+            entry = snapshot.find(series.layer, series.kind)
             if entry is not None:
                 frames[number] = quantise(kept[entry.key].float().numpy(), entry)
         return frames
@@ -233,14 +215,21 @@ def write_report(
     if not is_whole(max_bytes, 1):
         raise InvalidArgument(f"max_bytes is a number of bytes above 0; got {max_bytes!r:.80}.")
     bundle = read_bundle("report")
-    everything = run.snapshots
-    snapshots = Snapshots(everything.table[evenly(len(everything), MOST_SNAPSHOTS)], run.files.read)
+    snapshots = run.snapshots
+    snapshots = snapshots.some(evenly(len(snapshots), MOST_SNAPSHOTS))
     with Progress(f"{target.name}: numbers", len(snapshots), "snapshots", progress) as bar:
         numbers = read_numbers(run, snapshots, bar)
     if not numbers.series:
         raise SnapshotNotFound("there is nothing to report: the run has no snapshot with a layer. take_graphs() makes one.")
     heading = run.title if title is None else str(title)
-    statistics = {"statistics": pack_statistics(numbers.series), "histograms": pack_histograms(numbers.pictured)}
+    plain = np.stack([series.numbers for series in numbers.series]).astype("<f4").reshape(-1)
+    histograms = [series.histogram.tobytes() for series in numbers.pictured if series.histogram is not None]
+    statistics = {
+        # for each series and field one float32 for each snapshot: first all first bytes, then all second, a quarter less
+        "statistics": packed(plain.view(np.uint8).reshape(-1, 4).T.tobytes()),
+        # a byte for each bin: 0 where it is empty, else the logarithm of its part of all values
+        "histograms": packed(b"".join(histograms)),
+    }
     findings = find(numbers.series, snapshots.steps)
     content = _Content(run, snapshots, numbers, findings, heading, max_bytes)
     bare = _page(bundle, content, Pictures([]), statistics)
@@ -271,7 +260,7 @@ def _fitting(content: _Content, taken: int, bar: Progress) -> Pictures:
 
 
 def _as_many(album: Album, count: int, room: int, fits: Pictures, bar: Progress) -> Pictures:
-    """The most steps that fit, or nearly: each try packs them all."""
+    """The pictures of about as many steps as fit. Each try packs all of its steps."""
     most = min(count, len(fits.steps) * _MOST_CODES // max(fits.codes, 1))
     guess = int(len(fits.steps) * 1.25 * room / max(fits.size, 1))  # steps nearer to each other differ less
     for turn in range(_TRIES):
@@ -294,7 +283,7 @@ def _as_many(album: Album, count: int, room: int, fits: Pictures, bar: Progress)
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What a page is made of, but for its pictures."""
+    """The content of a page, without its pictures."""
 
     run: Run
     snapshots: Snapshots
@@ -305,7 +294,7 @@ class _Content:
 
 
 def _facts(content: _Content, pictures: Pictures) -> dict[str, Any]:
-    """What the page knows at once; the numbers and the pictures lie beside, packed."""
+    """The facts that the page reads first. Numbers and pictures are packed blocks of their own."""
     run, numbers, table = content.run, content.numbers, content.snapshots.table
     layers = {layer: number for number, layer in enumerate(_all_layers(run))}
     chunks = pictures.chunks or [[] for _ in numbers.pictured]
@@ -353,7 +342,7 @@ def _facts(content: _Content, pictures: Pictures) -> dict[str, Any]:
 
 
 def _all_layers(run: Run) -> list[str]:
-    """Every layer with parameters, in the model's order; a watched one without any stands after the watched one before it."""
+    """Every layer with parameters, in order; watched layers without parameters follow the previous watched layer."""
     found = run.summarised
     before = -1
     for layer in run.layers:
@@ -364,9 +353,6 @@ def _all_layers(run: Run) -> list[str]:
 
 
 def _page(bundle: Bundle, content: _Content, pictures: Pictures, blocks: dict[str, str]) -> bytes:
-    return bundle.page(content.heading, {"facts": _as_data(_facts(content, pictures)), **blocks}).encode()
-
-
-def _as_data(facts: dict[str, Any]) -> str:
-    """JSON in which nothing can end the script element around it."""
-    return json.dumps(facts, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    facts = json.dumps(_facts(content, pictures), separators=(",", ":"), allow_nan=False)
+    facts = facts.replace("<", "\\u003c")  # nothing in it can end the script element around it
+    return bundle.page(content.heading, {"facts": facts, **blocks}).encode()

@@ -1,4 +1,4 @@
-"""Run: the reading side of an Xray. Figures, reports and exports take from it what was kept in which snapshot."""
+"""`Run`: reads the snapshots of a training, for figures, reports and exports."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Run:
     @property
     def snapshots(self) -> Snapshots:
         """By step; of a step that was trained again, the later one."""
-        table = self.files.rows.copy()
-        is_last: Any = np.append(table["step"][1:] != table["step"][:-1], True)[: len(table)]
-        return Snapshots(table[is_last], self.files.read)
+        every = self.files.snapshots
+        steps = every.table["step"]
+        return every.some(np.append(steps[1:] != steps[:-1], True)[: len(every)])
 
     @property
     def notes(self) -> list[str]:
-        """What is wrong with the files of the run."""
+        """Damage of the files of the run, in sentences."""
         return list(self.files.notes)
 
     @property
@@ -82,13 +82,13 @@ class Run:
             any(layer in (None, name) and kind in (None, one) for name, one in content.keys)
             for content in self.files.rows.contents
         ]
-        return Snapshots(snapshots.table[np.array([*has, False])[snapshots.table["content"]]], self.files.read)
+        return snapshots.some(np.array([*has, False])[snapshots.table["content"]])
 
     @property
     def latest(self) -> Snapshots:
         """The snapshots in the order taken, the last first. Steps repeat where a training went back to a checkpoint."""
-        table = self.files.rows.copy()
-        return Snapshots(table[table["number"].argsort()[::-1]], self.files.read)
+        every = self.files.snapshots
+        return every.some(every.table["number"].argsort()[::-1])
 
     def last_readable(self) -> Snapshot:
         """The last snapshot taken whose file can be read. Damaged snapshots are skipped, with a warning."""
@@ -127,13 +127,13 @@ class Run:
         return cast(Entry, self._locate(layer, kind, step).find(layer, kind))
 
     def tensor(self, layer: str, kind: str, step: int | None = None) -> numpy.ndarray[Any, Any]:
-        """What was kept of it, as float32, laid out as its entry's `layout` says. By default of the last that can be read."""
+        """The kept tensor as float32, laid out by its entry's `layout`; by default of the last readable snapshot."""
         if step is None:
             return self.last_picture(layer, kind)[2]
         return self.kept(self._locate(layer, kind, step), layer, kind)
 
     def kept(self, snapshot: Snapshot, layer: str, kind: str) -> numpy.ndarray[Any, Any]:
-        """What a snapshot kept of a kind of a layer, as float32."""
+        """The kept tensor of a kind of a layer in a snapshot, as float32."""
         kept: numpy.ndarray[Any, Any] = self.files.tensor(snapshot, layer, kind).float().numpy()
         return kept
 
@@ -218,7 +218,7 @@ def _limits(kind: str, low: float | None, high: float | None, least: float | Non
     """The range of colours of values that mostly lie between `low` and `high`, and all between `least` and `most`."""
     if low is None or high is None:
         return -1.0, 1.0
-    if low == high == 0:  # nearly all is zero all the time: show what is not
+    if low == high == 0:  # nearly all values are always zero: show the others
         low, high = least or 0.0, most or 0.0
     if low < 0 or kind in ("weight", "grad", "layer_grad"):
         reach = max(-low, high) or 1.0
@@ -242,7 +242,7 @@ def evenly(count: int, number: int) -> list[int]:
     return [round(at * (count - 1) / (number - 1)) for at in range(number)] if number > 1 else [0]
 
 
-# What a run holds: how many snapshots, of which layers and kinds, how much on disk. Prints as a table.
+# The content of a run as a table: numbers of snapshots, layers and kinds, size on disk.
 
 
 @dataclass(frozen=True, slots=True)

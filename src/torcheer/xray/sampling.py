@@ -46,7 +46,7 @@ class Measured:
     source: str
     tensor: Tensor
     dimensions: int = 0  # of a convolution: 2 for pictures; 0 for other layers
-    has_inputs_first: bool = False  # of a weight: the inputs, then the units; of a transposed convolution, an embedding
+    has_inputs_first: bool = False  # of a weight: inputs before units, as in a transposed convolution, an embedding
     notes: list[str] = field(default_factory=list)
     update_ratio: float | None = None
     input_channels: int = 0  # of a convolution: how many its input has
@@ -115,7 +115,7 @@ def _shown(tensor: Tensor, notes: list[str]) -> Tensor | None:
 
 
 def _is_color(measured: Measured) -> bool:
-    """Whether filters look at the red, green and blue of a picture: a convolution over all three channels of its input."""
+    """True for filters over red, green and blue: of a 2-d convolution over all three channels of its input."""
     shape = measured.tensor.shape
     return (
         measured.kind == "weight"
@@ -188,7 +188,7 @@ def _of_output(measured: Measured, tensor: Tensor, choices: Choices, limits: Lim
 
 
 def channel_axis(measured: Measured) -> int | None:
-    """Where the channels of an output are, if it is made of maps: after the batch, or first where there is none."""
+    """The dimension of the channels, if an output is made of maps: 1, or 0 without a batch; else None."""
     dims = measured.tensor.dim()
     if measured.dimensions and dims == measured.dimensions + 1:
         return 0

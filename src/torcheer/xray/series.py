@@ -62,8 +62,9 @@ class Series:
             self.forms.append(_form(entry))
         known = entry.statistics
         low, high = limits_of(entry)
-        values = [known.count, known.mean, known.std, known.min, known.max, known.norm, known.zeros, known.nan, known.inf]
-        self._write(at, [self._known[key], *values, low, high, entry.update_ratio, entry.dead, entry.units])
+        counted = {name: getattr(known, name) for name in ("count", "mean", "std", "min", "max", "norm", "zeros", "nan", "inf")}
+        found = {"update_ratio": entry.update_ratio, "dead": entry.dead, "units": entry.units}
+        self._write(at, form=self._known[key], **counted, low=low, high=high, **found)
         if self.histogram is None:
             self.histogram = np.zeros((NUM_BINS, self.numbers.shape[1]), np.uint8)
         self.histogram[:, at] = _as_levels(np.array(known.histogram or [0] * NUM_BINS) / max(known.count, 1))
@@ -73,14 +74,15 @@ class Series:
             self.forms.append(
                 {"layout": "none", "shape": [], "dtype": "", "source": "", "note": "", "rows": [], "color": False}
             )
-        nothing = [None] * 4
-        values = [found.parameters, *nothing, found.norm, None, found.nonfinite, 0, None, None]
-        self._write(at, [0, *values, found.update_ratio, found.dead, found.units, found.grad_norm, found.grad_nonfinite])
+        named = ("norm", "update_ratio", "dead", "units", "grad_norm", "grad_nonfinite")
+        numbers = {name: getattr(found, name) for name in named}
+        self._write(at, form=0, count=found.parameters, nan=found.nonfinite, inf=0, **numbers)
 
-    def _write(self, at: int, values: list[float | None]) -> None:
+    def _write(self, at: int, **values: float | None) -> None:
         largest = float(np.finfo(np.float32).max)
-        plain = [math.nan if value is None else min(max(float(value), -largest), largest) for value in values]
-        self.numbers[: len(plain), at] = plain
+        for name, value in values.items():
+            if value is not None:
+                self.row(name)[at] = min(max(float(value), -largest), largest)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The files of a run: written whole or not at all, each saying what it is, read by anybody."""
+"""The files of a run. Each is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .._files.tensor_files import TensorFile, read_metadata, write_tensors
 from ..errors import InvalidArgument, NotWritten, RunExists, RunInUse, RunNotFound, SnapshotNotFound, UnreadableFile
 from .records import VERSION, Snapshot, misfit, snapshot_from_json, snapshot_to_json, tell, tensor_key
 
-# A lock on a file, held until it is released or the process ends, however it ends.
+# A lock on a file, held until it is released or the process ends in any way.
 
 if sys.platform == "win32":
     import msvcrt
@@ -53,8 +53,7 @@ else:
         file.close()
 
 
-# What is known of every snapshot without opening its file, in some fifty bytes each, so that a long run needs little
-# memory.
+# A row of some fifty bytes for each snapshot, known without opening its file, so that a long run needs little memory.
 #
 # A row says which layers and kinds a snapshot has; sets of those are stored once, as nearly all snapshots of a run have
 # the same. Ranges of values are kept for each layer and kind over the whole run.
@@ -66,7 +65,7 @@ _ROW: Any = np.dtype([("step", "i8"), ("number", "i8"), ("time", "f8"), ("bytes"
 
 
 class Content(NamedTuple):
-    """What a snapshot has."""
+    """The names of everything in a snapshot."""
 
     keys: tuple[Key, ...]
     summaries: tuple[str, ...]  # names of layers
@@ -75,9 +74,9 @@ class Content(NamedTuple):
 
 @dataclass(slots=True)
 class Range:
-    """How far the values of one kind of one layer went, over the run."""
+    """The range of the values of one kind of one layer over the run."""
 
-    low: float | None = None  # where most of them lie
+    low: float | None = None  # most values lie between low and high
     high: float | None = None
     least: float | None = None
     most: float | None = None
@@ -89,16 +88,19 @@ class Rows:
     def __init__(self) -> None:
         self._table: Array = np.zeros(64, _ROW)
         self._count = 0
-        self._numbers: set[int] = set()
         self._contents: dict[Content, int] = {}
         self._lock = threading.Lock()
-        self.contents: list[Content] = []
         self.ranges: dict[Key, Range] = {}
         self.bytes = 0  # of all files
         self.last_number = -1
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def contents(self) -> list[Content]:
+        """The contents, by their numbers in the table."""
+        return list(self._contents)
 
     def copy(self) -> Array:
         """The table as it is now."""
@@ -108,30 +110,34 @@ class Rows:
     def add(self, snapshot: Snapshot, changed: int) -> None:
         """Add a snapshot whose file was changed at that time, in nanoseconds; one with the same number is replaced."""
         self.remove(snapshot.number)
-        content = self._number_of(content_of(snapshot))
+        keys = tuple((entry.layer, entry.kind) for entry in snapshot.entries)
+        content = Content(keys, tuple(one.layer for one in snapshot.summaries), tuple(snapshot.metrics))
         self._widen(snapshot)
         with self._lock:
             if self._count == len(self._table):
                 self._table = np.concatenate([self._table, np.zeros(len(self._table), _ROW)])
             place = self._place(snapshot.step, snapshot.number)
             self._table[place + 1 : self._count + 1] = self._table[place : self._count]
-            self._table[place] = (snapshot.step, snapshot.number, snapshot.time, snapshot.bytes, changed, content)
+            self._table[place] = (
+                snapshot.step,
+                snapshot.number,
+                snapshot.time,
+                snapshot.bytes,
+                changed,
+                self._contents.setdefault(content, len(self._contents)),
+            )
             self._count += 1
-            self._numbers.add(snapshot.number)
             self.bytes += snapshot.bytes
             self.last_number = max(self.last_number, snapshot.number)
 
     def remove(self, number: int) -> None:
         """Remove the row of a snapshot, if there is one."""
         with self._lock:
-            if number not in self._numbers:
-                return
             table = self._table[: self._count]
-            place = int(np.flatnonzero(table["number"] == number)[0])
-            self.bytes -= int(table["bytes"][place])
-            table[place:-1] = table[place + 1 :]
-            self._count -= 1
-            self._numbers.discard(number)
+            for place in np.flatnonzero(table["number"] == number).tolist():  # one, or none
+                self.bytes -= int(table["bytes"][place])
+                table[place:-1] = table[place + 1 :]
+                self._count -= 1
 
     def closest(self) -> int:
         """The number of the snapshot closest to its neighbours; never the first or the last."""
@@ -139,18 +145,10 @@ class Rows:
         return int(self._table["number"][1 + int(np.argmin(steps[2:] - steps[:-2]))])
 
     def _place(self, step: int, number: int) -> int:
-        """Where a row belongs; almost always at the end."""
+        """Where a row belongs."""
         table = self._table[: self._count]
-        if not self._count or (step, number) > (table["step"][-1], table["number"][-1]):
-            return self._count
         first, last = (int(np.searchsorted(table["step"], step, side)) for side in ("left", "right"))
         return first + int(np.searchsorted(table["number"][first:last], number))
-
-    def _number_of(self, content: Content) -> int:
-        if content not in self._contents:
-            self.contents.append(content)
-            self._contents[content] = len(self.contents) - 1
-        return self._contents[content]
 
     def _widen(self, snapshot: Snapshot) -> None:
         for entry in snapshot.entries:
@@ -182,7 +180,11 @@ class Snapshots(Sequence[Snapshot]):
     @overload
     def __getitem__(self, at: slice) -> Snapshots: ...
     def __getitem__(self, at: int | slice) -> Snapshot | Snapshots:
-        return Snapshots(self.table[at], self._read) if isinstance(at, slice) else self._read(self.table[at])
+        return self.some(at) if isinstance(at, slice) else self._read(self.table[at])
+
+    def some(self, which: Any) -> Snapshots:
+        """Several of the snapshots, by a slice, by numbers or by a mask."""
+        return Snapshots(self.table[which], self._read)
 
     def __iter__(self) -> Iterator[Snapshot]:
         return map(self._read, self.table)
@@ -196,12 +198,6 @@ class Snapshots(Sequence[Snapshot]):
         return f"<{len(self)} snapshots>"
 
 
-def content_of(snapshot: Snapshot) -> Content:
-    """Which layers and kinds, summaries and metrics a snapshot has."""
-    keys = tuple((entry.layer, entry.kind) for entry in snapshot.entries)
-    return Content(keys, tuple(one.layer for one in snapshot.summaries), tuple(snapshot.metrics))
-
-
 def _known(*values: float | None) -> list[float]:
     return [value for value in values if value is not None]
 
@@ -213,19 +209,21 @@ FORMAT = "torcheer-xray"
 
 @dataclass(frozen=True, slots=True)
 class _Architecture:
-    """What `architecture.py` writes down of a model; runs of older versions have less of it."""
+    """The architecture of a model, as `architecture_of` makes it; runs of older versions have less."""
 
     modules: dict[str, str] = field(default_factory=dict)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     parameters: dict[str, list[int] | None] = field(default_factory=dict)
 
 
-_KINDS = {
-    "title": str,
-    "layers": dict[str, list[str]],
-    "choices": dict[str, list[int]],
-    "architecture": _Architecture,
-}
+@dataclass(frozen=True, slots=True)
+class _About:
+    """The facts in `run.json`."""
+
+    title: str = ""
+    layers: dict[str, list[str]] = field(default_factory=dict)
+    choices: dict[str, list[int]] = field(default_factory=dict)
+    architecture: _Architecture = field(default_factory=_Architecture)
 
 
 def free_folder(folder: Path) -> Path:
@@ -256,13 +254,8 @@ def as_folder(folder: Any) -> Path:
     return path
 
 
-def has_snapshots(folder: Path) -> bool:
-    """Whether there is anything of a run in a folder."""
-    return any((folder / "snapshots").glob("*.safetensors"))
-
-
 def refuse_link(path: Path) -> None:
-    """Raise where a file of a run, to which a training would write, is a link: behind the link may be a file of others."""
+    """Raise if a file of a run is a link: writing would change the file that it leads to, which may be somebody else's."""
     if os.path.lexists(path) and is_link(path):
         raise RunExists(
             f"{path} is a link, and nothing is written through it. Put the file itself there, or give the run a folder of its "
@@ -271,7 +264,7 @@ def refuse_link(path: Path) -> None:
 
 
 def refuse_what_others_made(run: Path) -> None:
-    """Raise where there is a `run.json` already that an Xray did not write: a new run would replace it."""
+    """Raise if there is a `run.json` that no Xray wrote: a new run would replace it."""
     if not os.path.lexists(run):
         return
     with contextlib.suppress(OSError, ValueError, RecursionError):
@@ -285,7 +278,7 @@ def refuse_what_others_made(run: Path) -> None:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """What the run in a folder says of itself; an error of ours where that cannot be read."""
+    """The content of `run.json`, checked. Raises RunNotFound if it is missing, damaged or of another version."""
     try:
         about = json.loads(read_regular(folder / "run.json").decode())
     except FileNotFoundError as error:
@@ -302,11 +295,9 @@ def read_about(folder: Path) -> dict[str, Any]:
             "open it with the version that wrote it."
         )
     try:
-        for name, kind in _KINDS.items():
-            if name in about:
-                reader(kind)(about[name])
+        reader(_About)(about)
     except ValueError as error:
-        raise RunNotFound(f"the run in {folder} cannot be read: run.json is damaged: {name}: {error}.") from None
+        raise RunNotFound(f"the run in {folder} cannot be read: run.json is damaged: {error}.") from None
     return about
 
 
@@ -387,7 +378,7 @@ class FileManager:
         held = locked(path)
         try:
             there = path / "run.json"
-            if has_snapshots(path) and not (resume and there.exists()):
+            if any((path / "snapshots").glob("*.safetensors")) and not (resume and there.exists()):
                 advice = (
                     "To go on with it, give resume=True; to"
                     if there.exists()
@@ -539,7 +530,7 @@ class FileManager:
             self.notes.append(note)
 
     def _files(self) -> dict[int, _State]:
-        """The files of snapshots, by number. What has their names and is no file is none."""
+        """The files of snapshots, by number. Folders and other things with such names do not count."""
         found = {}
         try:
             with os.scandir(self.folder / "snapshots") as entries:
@@ -583,14 +574,14 @@ class FileManager:
         write_whole(self.folder / "run.json", json.dumps(self.about, indent=2).encode(), follows=False)
 
     def _make_room(self) -> None:
-        """Delete snapshots until `max_bytes` is kept, those closest to their neighbours in steps first. Seldom several."""
+        """Delete the snapshots closest to their neighbours in steps, until the rest fits `max_bytes`."""
         while self.max_bytes is not None and len(self.rows) > 2 and self.rows.bytes > self.max_bytes:
             number = self.rows.closest()
             self._path_of(number).unlink(missing_ok=True)
             self._forget(number)
 
     def _clean_up(self) -> None:
-        """Remove what a killed writer left half-written. Nothing else, and nothing behind a link: that may be of others."""
+        """Delete the unfinished files of killed writers, except behind links, which may lead to files of others."""
         delete_unfinished(self.folder, r"index\.jsonl|run\.json")
         for name, names in (("snapshots", r"\d{8,}\.safetensors"), ("figures", r"step_\d{8,}\.png")):
             if not is_link(self.folder / name):
@@ -608,7 +599,7 @@ _UNREADABLE = (OSError, ValueError, RecursionError)
 
 
 def _said_by(path: Path, number: int, *, in_outline: bool = False) -> tuple[Snapshot, str]:
-    """The snapshot that the header of a file describes, and what is wrong with the rest of the file."""
+    """The snapshot that the header of a file describes, and the damage of the rest of the file, if any."""
     damage = ""
     try:
         file = TensorFile(path)

@@ -6,14 +6,14 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._torch.measure import finite, pieces
+from .._torch.measure import pieces
 from ..errors import InvalidArgument
 from .measuring import Pairs, Reading
 from .records import Failure, Snapshot, Summary
@@ -51,7 +51,7 @@ _Seen = dict[str, tuple[int, Tensor]]  # by layer: the step at which its values 
 
 @dataclass(slots=True)
 class Taken:
-    """What was taken at one moment and is yet to be written."""
+    """A snapshot that is not written yet."""
 
     step: int
     time: float
@@ -100,9 +100,9 @@ class Writer:
             self._thread = thread
 
     def flush(self) -> bool:
-        """Wait until everything handed over is written. Returns False where nothing is written for `_LIMIT` seconds.
+        """Wait until everything handed over is written. Returns False if nothing is written for `_LIMIT` seconds.
 
-        From then on `flush` returns at once, until the thread has written what it is at.
+        From then on `flush` returns at once, until the thread has written the present snapshot.
         """
         if self._thread is None or not self._thread.is_alive() or self._thread is threading.current_thread():
             return True
@@ -159,20 +159,11 @@ class Writer:
         self.files.write(snapshot, tensors)
 
     def _summary(self, reading: Reading, taken: Taken) -> Summary:
-        """The few numbers of a layer, from what was read of it."""
-        ratio, _ = _update(self._samples, reading.layer, reading.sample, taken.step, taken.moved)
-        activation = reading.activation
-        return Summary(
-            layer=reading.layer,
-            parameters=reading.parameters,
-            norm=finite(reading.norm),
-            grad_norm=finite(reading.grad_norm) if reading.grad_norm is not None else None,
-            update_ratio=ratio,
-            nonfinite=reading.nonfinite,
-            grad_nonfinite=reading.grad_nonfinite,
-            dead=self._dead(activation, "/summary") if activation is not None else None,
-            units=units_of(activation) if activation is not None else None,
-        )
+        """The few numbers of a layer, with what follows from the snapshots before."""
+        ratio, _ = _update(self._samples, reading.summary.layer, reading.sample, taken.step, taken.moved)
+        one = reading.activation
+        dead, units = (None, None) if one is None else (self._dead(one, "/summary"), units_of(one))
+        return replace(reading.summary, update_ratio=ratio, dead=dead, units=units)
 
     def _dead(self, measured: Measured, suffix: str = "") -> int | None:
         """How many units were silent in this and the last snapshots, once there are enough of them to say."""
@@ -213,9 +204,9 @@ def _work(writer: Writer, waiting: queue.Queue[Taken | Callable[[], None] | None
 
 
 def _update(seen: _Seen, layer: str, now: Tensor, step: int, measured: Pairs) -> tuple[float | None, int]:
-    """How far a step of the optimizer moved values of a layer, as a part of their norm, and over how many steps that is a mean.
+    """The update ratio of a layer (how far a step moved its values, divided by their norm), and the steps it is a mean over.
 
-    1 where it was measured around one step; else the steps since the previous snapshot.
+    That is 1 step if it was measured around a step, else the steps since the previous snapshot.
     """
     last = seen.get(layer)
     seen[layer] = step, now

@@ -67,7 +67,7 @@ class Xray:
 
     Args:
         model: the model that is trained. Nothing is put on it.
-        input: what it is probed with: a tensor, a tuple of arguments, a dictionary of named arguments, a size such as
+        input: the fixed input of the probe: a tensor, a tuple of arguments, a dictionary of named arguments, a size such as
             `(1, 3, 32, 32)`, or a list of sizes. A probe that is made from sizes is the same every time.
         layers: keys (docs/keys.md): module addresses, labels (`"relu_3"`), classes, globs, in a list, or as the keys of a
             dictionary that says which kinds, `{"conv1": {"weight": True, "layer": True, "activation": True, "grad": True}}`. A
@@ -80,17 +80,17 @@ class Xray:
             run. Where there is no run yet, one begins.
         loss_fn, target: with them the probe also runs backward: `loss_fn(output, target)`, or `loss_fn(output)` without a
             target. That gives the gradients of the layers' outputs. The model's own `.grad`s are not touched.
-        selector: which channels to keep where there are too many; see `torcheer.xray.selectors`. One for all layers, or a
+        selector: chooses the channels to keep of a layer with too many; see `torcheer.xray.selectors`. One for all layers, or a
             dictionary with one for convolutions, `"conv"`, and one for fully connected layers and all others, `"fc"`.
-        limits: how many are too many.
+        limits: how many channels, units, samples and pixels are kept at most, see `Limits`.
         every: only steps that are a multiple of it are taken.
-        budget: how much of the time may go into snapshots, such as `"1%"`; fewer are taken to stay under it.
-        max_bytes: how much may lie on disk; beyond it whole snapshots are deleted, evenly over the run. None for no limit.
-        optimizer: the update ratio is then measured around one of its steps. Without it, it is a mean between snapshots.
+        budget: the part of the time that snapshots may take, such as `"1%"`; snapshots are left out to stay below it.
+        max_bytes: the limit of the size on disk; beyond it snapshots are deleted, evenly over the run. None for no limit.
+        optimizer: with it, update ratios are measured around one of its steps; without it, they are means between snapshots.
         training: whether the probe runs in training mode.
         dtype: of kept maps. Weights and gradients are kept as they are.
         seed: of the choice of channels and of inputs made from sizes.
-        rank: in distributed training the process that watches; None for every one (each then needs a folder of its own).
+        rank: in distributed training the process that watches; None for all of them (each then needs its own folder).
 
     The probe is one forward pass. It leaves weights, buffers, gradients, random states and the mode of every module as they
     were: `verify` proves it. Work on other threads is not seen.
@@ -189,10 +189,10 @@ class Xray:
 
         Args:
             step: of the training; counts by itself when left out.
-            show: show what was taken at once, as `show_last_graphs` does.
+            show: show the snapshot at once, as `show_last_graphs` does.
             metrics: numbers by name, such as the loss, as tensors of one value or as they are. They are written down with the
                 snapshot, and so is the loss of the probe, if it has one; the report draws them over its slider.
-            scale: what the gradients are multiplied by, where a gradient scaler has not unscaled them yet.
+            scale: the factor of the gradients, if a gradient scaler has not unscaled them yet.
             clipped: the norm the gradients were clipped to.
 
         Called after `loss.backward()` it takes the weights' gradients as they stand.
@@ -248,7 +248,7 @@ class Xray:
         self._pace.took(perf_counter() - began)
 
     def note_gradients(self, note: str = "", *, scale: float | None = None, clipped: float | None = None) -> None:
-        """Say what was done to the gradients that the next snapshot takes: it is written down with them."""
+        """Note how the gradients of the next snapshot were changed; the note is kept with them."""
         if note:
             self._notes["note"] = note
         if scale is not None:
@@ -282,7 +282,7 @@ class Xray:
     def _hand_over(
         self, step: int, history: ModelHistory, gradients: dict[str, Tensor], loss: str, said_of_outputs: Sequence[str] = ()
     ) -> None:
-        """Take everything that was asked for from a history, and hand it to the writer."""
+        """Take all watched layers from a history, and hand them to the writer."""
         assert self._writer is not None
         assert self._probe is not None
         measuring = Measuring(self._probe.model, gradients, loss, list(self._notes.values()), said_of_outputs)
@@ -314,7 +314,7 @@ class Xray:
         return {"seconds": pace.spent, "drawing": pace.drawing, "share": pace.share, "skipped": float(pace.skipped)}
 
     def close(self) -> None:
-        """Write and draw what is left, remove what watches the optimizer, and let another Xray write to the folder."""
+        """Write and draw the rest, remove the hooks of the optimizer, and let another Xray write to the folder."""
         if self._updates is not None:
             self._updates.remove()
         if self._writer is not None:
@@ -349,7 +349,7 @@ class Xray:
         return Saved(self.run)
 
     def flush(self) -> None:
-        """Wait until everything taken is on disk, and everything that is to be shown is shown."""
+        """Wait until all snapshots are on disk and all figures are shown."""
         self._flush_snapshots()
         self._drawer.wait()
         self._tell_failures()
@@ -376,11 +376,11 @@ class Xray:
 
         Args:
             layers: only these.
-            scale: `"run"`, colours mean the same over the whole run, or `"frame"`, they fit this snapshot. By default the
-                gradients' fit the snapshot, since they shrink, and all others are of the run.
+            scale: `"run"`, colours mean the same over the whole run, or `"frame"`, they fit this snapshot. By default `"frame"`
+                for gradients, since they shrink, else `"run"`.
 
         During a training it is drawn behind it, by another process, and the budget counts it; of a run that is only read it is
-        shown when this returns. What is shown already is not drawn again. What goes wrong with it is a warning. Returns a
+        shown when this returns. A snapshot that is shown already is not drawn again. Failures are warnings. Returns a
         `Drawing`, which can be used as the Matplotlib figure; None, and nothing is shown, in a process that does not watch,
         before the first snapshot, and where the budget is spent.
         """
@@ -405,7 +405,11 @@ class Xray:
         return drawing
 
     def show(self, layer: str, kind: str, step: int | None = None, *, scale: ScaleName | None = None) -> Figure:
-        """Show one kind of one layer at a step, by default the last that has it. Returns the Matplotlib figure."""
+        """Show one kind of one layer at a step, by default the last that has it. Returns the Matplotlib figure.
+
+        `kind` is "weight", "layer" (the output), "activation", "attention", "grad" or "layer_grad"; `scale` is as in
+        `show_last_graphs`.
+        """
         run = self.run
         step = step if step is not None else run.last_picture(layer, kind)[0].step
         figure = figure_of(run, layer, kind, step, scale=scale)

@@ -25,7 +25,7 @@ from .._files.tensor_files import NAMES, Place, TensorWriter, write_tensors
 from .._text import BytesProgress
 from .._torch.gc_pause import no_collections
 from .._torch.internals import DisableTorchFunction, storage_address, without_transforms
-from .._torch.memory import needed_bytes, storage_part, version_of
+from .._torch.memory import may_overlap, needed_bytes, storage_part, version_of
 from .._torch.shapes import contiguous_strides
 from ..errors import CannotBeSaved, InvalidArgument
 from ..log.keys import Key, Text
@@ -33,7 +33,7 @@ from ..log.options import LayersToSave, parse_layers_to_save
 from ..log.records import FACTS, UNSAVED, Log
 from ..log.run import LoggedRun
 from .log_writing import HIDDEN, LogWriter
-from .tensors import Layout, TensorNames, Written, is_spread, refuse_class, touches_each_once, view_of, written_type
+from .tensors import Layout, TensorNames, Written, is_spread, refuse_class, view_of, written_type
 from .values import parts_of
 
 FORMAT = "torcheer history"
@@ -275,7 +275,7 @@ class Streaming:
         if is_spread(tensor, end - begin):
             return self._spread(tensor, begin, end)
         number = self._stored(tensor)
-        if end - begin == tensor.nbytes and touches_each_once(tensor):
+        if end - begin == tensor.nbytes and not may_overlap(tensor):
             self._remember(tensor, begin, end, number)
         return number
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .._files.tensor_files import NAMES, Memories, TensorFile
 from .._torch.internals import DisableTorchFunction, is_functorch_wrapped, negated_view, storage_address
-from .._torch.memory import needed_bytes, storage_part
+from .._torch.memory import OF_SIZE, may_overlap, needed_bytes, storage_part
 from .._torch.shapes import contiguous_strides, shape_of
 from ..errors import UnreadableFile
 from ..log.records import FACTS, FUNCTION, Held, Log
@@ -69,7 +69,7 @@ class _Window:
         tensor = self.tensor
         if tensor.is_conj() or tensor.is_neg() or self.end - self.begin != tensor.nbytes:
             return False
-        return tensor.is_contiguous() or touches_each_once(tensor)
+        return tensor.is_contiguous() or not may_overlap(tensor)
 
 
 @dataclass
@@ -209,23 +209,10 @@ def is_spread(tensor: Tensor, reach: int) -> bool:
     """Whether the memory of a tensor is written, not its values: it is conjugated lazily, overlaps itself or has large gaps."""
     if tensor.is_conj() or tensor.is_neg():
         return True
-    return reach < tensor.nbytes or reach > MOST_GAPS * tensor.nbytes or not touches_each_once(tensor)
-
-
-def touches_each_once(tensor: Tensor) -> bool:
-    """True if sizes and strides prove that no two elements of a strided tensor share memory."""
-    reach = 0
-    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1:
-            if step <= reach:
-                return False
-            reach += step * (size - 1)
-    return True
+    return reach < tensor.nbytes or reach > MOST_GAPS * tensor.nbytes or may_overlap(tensor)
 
 
 # The tensors of a saved history, each read when it is first used: views as views, with the strides they had.
-
-_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}  # all can be copied
 
 
 class SavedTensors:
@@ -314,7 +301,7 @@ class SavedTensors:
             ):
                 return written
             found = torch.empty(reach, dtype=torch.uint8, device="cpu")
-            copied = _OF_SIZE[dtype.itemsize]
+            copied = OF_SIZE[dtype.itemsize]
             found.view(copied).as_strided(shape, strides).copy_(written.view(copied).view(shape))
             self._laid_out.keep(name, found)
         return found

@@ -317,7 +317,9 @@ class ObjectState:
                 for key in met[1:]:  # another attribute may lead to these without exceeding the limit
                     del self.seen[key]
                 self._left.add(id(value))
-                self._leave_alone(value)
+                first = kind_of(type(value))
+                if first in _COPIES:  # a container is restored itself, an object not at all
+                    self._filled.append((value, _COPIES[first](value)))
                 return False
             try:
                 inner = self._look(here, kind, filled, pieces)
@@ -359,12 +361,6 @@ class ObjectState:
         for slot, old in slots.saved:
             self.add(old, (None, f"{type(module).__name__}.{slot.__name__}"))
 
-    def _leave_alone(self, value: Any) -> None:
-        """A value that leads to too many objects: a container is restored itself, an object not at all."""
-        kind = kind_of(type(value))
-        if kind in _COPIES:
-            self._filled.append((value, _COPIES[kind](value)))
-
     def _look(self, value: Any, kind: int, filled: list[tuple[Any, Any]], pieces: list[Snapshot]) -> Iterable[Any]:
         """Copy one object, and return the objects it leads to."""
         if kind in _COPIES:
@@ -379,7 +375,9 @@ class ObjectState:
         if kind == _RANDOM:
             pieces.append(Random(value))
         elif kind == _ARRAY:
-            pieces.append(self._array(value))
+            is_large = value.nbytes > self._room
+            self._room -= 0 if is_large else value.nbytes
+            pieces.append(LargeArray(value) if is_large else Array(value))
         elif kind == _BYTES:
             pieces.append(Bytes(value))
         elif kind == _METHOD:
@@ -389,12 +387,6 @@ class ObjectState:
         elif kind == _FUNCTION:
             pieces.extend(map(Random, self.generators_of(value)))
         return ()
-
-    def _array(self, array: Any) -> Snapshot:
-        if array.nbytes > self._room:
-            return LargeArray(array)
-        self._room -= array.nbytes
-        return Array(array)
 
     def add_generators(self, function: Any, where: Where) -> None:
         """Remember the random generators in a function's closure or in its global names."""

@@ -638,8 +638,9 @@ class StateRestorer:
                     continue
                 if cls in _CONTAINERS:
                     self._remember_container(value, module)
-                elif issubclass(cls, torch.optim.Optimizer):
-                    self._remember_optimizer(value)
+                elif issubclass(cls, torch.optim.Optimizer):  # the pass may step it
+                    containers = [value.state, *value.state.values(), *value.param_groups]
+                    filled += [(container, dict(container)) for container in containers]
                 elif kind_of(cls) or issubclass(cls, Iterator):
                     if id(value) not in objects.seen:  # many modules may share one configuration object
                         objects.add(value, (module, value))
@@ -687,11 +688,6 @@ class StateRestorer:
             self._filled.append((value, value.copy()))
         else:
             self._objects.add(value, (module, value))
-
-    def _remember_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Remember an optimizer's state and parameter groups, because the pass may step it."""
-        containers = [optimizer.state, *optimizer.state.values(), *optimizer.param_groups]
-        self._filled += [(container, dict(container)) for container in containers]
 
     def hooks_start_here(self) -> None:
         """Count hooks registered from now on as the pass's own."""
@@ -909,7 +905,9 @@ class StateRestorer:
             container.clear()
         for script in self._scripts.values():
             self._try(script.restore, (), str, "attributes of a TorchScript module")
-        self._remove_new_hooks()
+        for hooks, added in self._new_hooks():
+            for number in added:
+                del hooks[number]
 
     def _restore_tensors(self) -> None:
         for backup in reversed(self._backups.values()):  # if backups share memory, the earliest copy is written last
@@ -980,11 +978,6 @@ class StateRestorer:
                 return False
         flat = chain.from_iterable
         return _have_same_values(now, then) and all(map(is_, flat(map(dict.keys, now)), flat(then)))
-
-    def _remove_new_hooks(self) -> None:
-        for hooks, added in self._new_hooks():
-            for number in added:
-                del hooks[number]
 
     def _new_hooks(self) -> Iterable[tuple[dict[Any, Any], dict[int, Any]]]:
         """(dictionary of hooks, the hooks in it that this pass registered). Later hooks have larger ids."""

@@ -153,10 +153,8 @@ class Layout:
 
     def _store(self, name: str, tensor: Tensor) -> None:
         self.stored[name] = tensor
-        if tensor.stride() != contiguous_strides(tensor.shape):
-            self.strides[name] = list(tensor.stride())
-        if tensor.dtype not in NAMES:
-            self.types[name] = written_type(tensor)
+        for key, fact in facts_of_written(tensor).items():
+            getattr(self, key)[name] = fact
 
     def _add_view(self, one: _Window, base: _Window) -> None:
         tensor, size = one.tensor, one.tensor.element_size()
@@ -174,7 +172,7 @@ def refuse_class(tensor: Tensor, what: str) -> None:
         raise not_in_a_file(what, type(tensor).__name__)
 
 
-def view_of(name: str, base: Tensor, tensor: Tensor, offset: int) -> Json:
+def view_of(name: str | int, base: Tensor, tensor: Tensor, offset: int) -> Json:
     """How a tensor is a view of another one, whose first element is at `offset`."""
     view: Json = {"of": name, "offset": offset, "shape": list(tensor.shape), "strides": list(tensor.stride())}
     if tensor.dtype != base.dtype:
@@ -186,9 +184,14 @@ def view_of(name: str, base: Tensor, tensor: Tensor, offset: int) -> Json:
     return view
 
 
-def written_type(tensor: Tensor) -> Json:
-    """The type and shape of a tensor that is written as another type."""
-    return {"dtype": str(tensor.dtype)[6:], "shape": list(tensor.shape)}
+def facts_of_written(tensor: Tensor) -> Json:
+    """What the header says of a written tensor: its strides, and its type and shape, if these are not as they are written."""
+    found: Json = {}
+    if tensor.stride() != contiguous_strides(tensor.shape):
+        found["strides"] = list(tensor.stride())
+    if tensor.dtype not in NAMES:
+        found["types"] = {"dtype": str(tensor.dtype)[6:], "shape": list(tensor.shape)}
+    return found
 
 
 def _overlapping(windows: list[_Window]) -> list[list[_Window]]:

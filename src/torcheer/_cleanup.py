@@ -217,17 +217,6 @@ class Managed(Generic[T]):
             return self._end(kind, error, trace)
 
 
-class undoing(Managed[ExitStack]):  # noqa: N801 - used as a function: `with undoing() as undo:`
-    """At the end of the block, the functions registered by `undo.callback` are called, the last one first."""
-
-    def _begin(self) -> ExitStack:
-        self._undo = ExitStack()
-        return self._undo
-
-    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._undo.__exit__(kind, error, trace)
-
-
 class Cleaning(Managed[T]):
     """Runs a generator to its `yield`, and to its end when the block is over, even after an error."""
 
@@ -257,6 +246,36 @@ def cleaning(function: Callable[P, Iterator[T]]) -> Callable[P, Cleaning[T]]:
     @wraps(function)
     def made(*args: P.args, **kwargs: P.kwargs) -> Cleaning[T]:
         return Cleaning(function(*args, **kwargs))
+
+    return made
+
+
+@cleaning
+def undoing() -> Iterator[ExitStack]:
+    """At the end of the block, the functions registered by `undo.callback` are called, the last one first."""
+    with ExitStack() as undo:
+        yield undo
+
+
+def shared(function: Callable[[], Iterator[None]]) -> Callable[[], Cleaning[None]]:
+    """Like `cleaning`, for a setting of the whole process. Blocks may nest, and overlap in several threads: the first one
+    runs the generator to its `yield`, the last one to its end.
+    """
+    lock = threading.RLock()  # reentrant: the end of a block may run while another begins on the same thread
+    blocks: list[Iterator[None]] = []  # the same generator for each block
+
+    @cleaning
+    def made() -> Iterator[None]:
+        with lock:
+            steps = blocks[0] if blocks else function()
+            if not blocks:
+                next(steps)
+            blocks.append(steps)
+        yield
+        with lock:
+            blocks.pop()
+            if not blocks:
+                next(steps, None)
 
     return made
 

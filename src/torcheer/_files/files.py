@@ -365,13 +365,8 @@ def read_regular(path: str | os.PathLike[str], most: int = MOST_TEXT) -> bytes:
         size = os.fstat(file.fileno()).st_size
         data = file.read(most + 1) if size <= most else b""
     if max(size, len(data)) > most:
-        raise too_long(max(size, len(data)), most)
+        raise UnreadableFile(f"it has {max(size, len(data)):,} bytes or more; at most {most:,} are read")
     return data
-
-
-def too_long(size: int, most: int) -> UnreadableFile:
-    """The error for a file that is too long to be read."""
-    return UnreadableFile(f"it has {size:,} bytes or more; at most {most:,} are read")
 
 
 def file_name(title: str) -> str:

@@ -42,34 +42,24 @@ class Nth(int):
     __slots__ = ()
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Kind:
     """How to read and build containers of one class.
 
     Mutable containers are built in two steps, an empty `shell` and `pour`, so that a container can contain itself.
     """
 
-    __slots__ = ("_build", "is_object", "pour", "read", "shell", "template")
-
-    def __init__(
-        self,
-        read: Callable[[Any], Parts | None],
-        build: Callable[[Any, list[Any], list[Any]], Any] | None = None,
-        shell: Callable[[Any], Any] | None = None,
-        pour: Callable[[Any, Any, list[Any], list[Any]], None] | None = None,
-        template: Callable[[Any, list[Any]], Any] | None = None,
-        is_object: bool = False,
-    ) -> None:
-        self.read = read  # returns None if the container cannot be read
-        self._build = build
-        self.shell = shell
-        self.pour = pour
-        self.template = template  # makes the template's stand-in for such a container; None: a container of the same class
-        self.is_object = is_object
+    read: Callable[[Any], Parts | None]  # returns None if the container cannot be read
+    build: Callable[[Any, list[Any], list[Any]], Any] | None = None
+    shell: Callable[[Any], Any] | None = None
+    pour: Callable[[Any, Any, list[Any], list[Any]], None] | None = None
+    template: Callable[[Any, list[Any]], Any] | None = None  # makes the stand-in in a template; None: of the same class
+    is_object: bool = False
 
     def built(self, value: Any, steps: list[Any], items: list[Any]) -> Any:
         """A container like `value` that holds `items`."""
-        if self._build is not None:
-            return self._build(value, steps, items)
+        if self.build is not None:
+            return self.build(value, steps, items)
         assert self.shell is not None
         assert self.pour is not None
         made = self.shell(value)

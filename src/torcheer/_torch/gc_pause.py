@@ -8,33 +8,24 @@ restored afterwards. The collector still runs, so garbage of a long recording is
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Iterator
 
-from .._cleanup import cleaning
+from .._cleanup import cleaning, shared
 
 _PATIENCE = 20_000
-_lock = threading.RLock()  # reentrant: the end of a block may run while another begins on the same thread
-_running = 0
-_before: tuple[int, int, int] | None = None
 
 
-@cleaning
+@shared
 def fewer_collections() -> Iterator[None]:
-    """Inside this block, the collector runs less often. Recordings may nest, and overlap in several threads."""
-    global _running, _before
-    with _lock:
-        _running += 1
-        if _running == 1 and 0 < gc.get_threshold()[0] < _PATIENCE:  # 0 means that the collector never runs
-            _before = gc.get_threshold()
-            gc.set_threshold(_PATIENCE, *_before[1:])
+    """Inside this block, the collector runs less often."""
+    before = gc.get_threshold()
+    if not 0 < before[0] < _PATIENCE:  # 0 means that the collector never runs
+        yield
+        return
+    gc.set_threshold(_PATIENCE, *before[1:])
     yield
-    with _lock:
-        _running -= 1
-        if _running == 0 and _before is not None:
-            if gc.get_threshold() == (_PATIENCE, *_before[1:]):  # otherwise other code has changed it
-                gc.set_threshold(*_before)
-            _before = None
+    if gc.get_threshold() == (_PATIENCE, *before[1:]):  # otherwise other code has changed it
+        gc.set_threshold(*before)
 
 
 @cleaning

@@ -15,7 +15,6 @@ import operator
 import os
 import re
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from types import CodeType
@@ -28,7 +27,7 @@ from torch.nn import Module
 from torch.nn.modules import module as _modules
 from torch.overrides import TorchFunctionMode
 
-from .._cleanup import cleaning
+from .._cleanup import cleaning, shared
 from ..errors import MissingInTorch
 
 # Looking names up --------------------------------------------------------------------------------------------------------
@@ -862,8 +861,7 @@ def run_uncompiled(*, has_wrappers: bool = False) -> Iterator[None]:
         yield
         return
     with contextlib.ExitStack() as undo:
-        _eager.begin()
-        undo.callback(_eager.end)
+        undo.enter_context(_eagerly())
         if has_wrappers:
             undo.enter_context(hooks_on_wrappers())
         yield
@@ -877,34 +875,16 @@ _NOT_COMPILED: Final = (
 _said_once = _later("torch._dynamo.utils.warn_once_cache", "keep a warning of torch 2.12 away that is for others", set())
 
 
-class _Eager:
-    """Sets torch's stance, which all threads share, while anybody needs it; the last user restores it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()  # reentrant: the end of a block may run while another begins on the same thread
-        self._running = 0
-        self._stance: Any = None
-        self._keeps_quiet = False
-
-    def begin(self) -> None:
-        with self._lock:
-            if self._running == 0:
-                self._stance = torch.compiler.set_stance("force_eager")
-                self._keeps_quiet = _NOT_COMPILED not in _said_once()
-                _said_once().add(_NOT_COMPILED)
-            self._running += 1
-
-    def end(self) -> None:
-        with self._lock:
-            self._running -= 1
-            if self._running == 0:
-                self._stance.__exit__(None, None, None)
-                self._stance = None
-                if self._keeps_quiet:
-                    _said_once().discard(_NOT_COMPILED)
-
-
-_eager = _Eager()
+@shared
+def _eagerly() -> Iterator[None]:
+    """Inside this block, torch's stance, which all threads share, is "force_eager"."""
+    stance, said = torch.compiler.set_stance("force_eager"), _said_once()
+    keeps_quiet = _NOT_COMPILED not in said
+    said.add(_NOT_COMPILED)
+    yield
+    stance.__exit__(None, None, None)
+    if keeps_quiet:
+        said.discard(_NOT_COMPILED)
 
 
 @cleaning

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Module
 
-from .._cleanup import Managed, cleaning
+from .._cleanup import Managed, shared
 from ..errors import ModelInUse
 from .containers import Arguments, shares_no_container
 from .internals import DisableTorchFunction
@@ -69,27 +69,17 @@ class in_use(Managed[None]):  # noqa: N801 - used as a function: `with in_use(mo
 # Python allows 1,000 nested calls. A module call takes three of them, and four if any hook watches it, so a model that nests
 # 200 modules or more may fail only when it is watched. So while any recording runs, the limit is raised by half.
 
-_limit_lock = threading.RLock()  # reentrant: the end of a block may run while another begins on the same thread
-_running = 0
-_before = _during = 0
 
-
-@cleaning
+@shared
 def deeper_calls() -> Iterator[None]:
-    """Inside this block, calls may nest more deeply. Recordings may nest, and overlap in several threads."""
-    global _running, _before, _during
-    with _limit_lock:
-        _running += 1
-        if _running == 1:
-            _before = sys.getrecursionlimit()
-            _during = _before + _before // 2 + 200
-            sys.setrecursionlimit(_during)
+    """Inside this block, calls may nest more deeply."""
+    before = sys.getrecursionlimit()
+    during = before + before // 2 + 200
+    sys.setrecursionlimit(during)
     yield
-    with _limit_lock:
-        _running -= 1
-        if _running == 0 and sys.getrecursionlimit() == _during:  # otherwise other code has changed it
-            with suppress(RecursionError):  # another thread already nests deeper than that
-                sys.setrecursionlimit(_before)
+    if sys.getrecursionlimit() == during:  # otherwise other code has changed it
+        with suppress(RecursionError):  # another thread already nests deeper than that
+            sys.setrecursionlimit(before)
 
 
 # Used by logging, validation and the watching of modules.

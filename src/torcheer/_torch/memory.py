@@ -29,6 +29,8 @@ from .sentinels import Sign
 from .tensor_table import PLAIN_CLASSES, inner_tensors, is_wrapper, unwrap
 
 _PACKED: Final = {torch.quint4x2: 2, torch.quint2x4: 4}  # elements per byte, for types whose element size torch gives as a byte
+# dtypes that torch can copy and index, by the size of an element
+OF_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 _LARGEST_ITEM: Final = 16  # the largest size of an element in bytes: elements of every type may begin at a multiple of it
 FREED: Final = Sign("<freed>")  # replaces an activation whose memory was freed before it could be copied
 
@@ -54,7 +56,11 @@ def _has_memory(tensor: Tensor) -> bool:
     try:
         room = tensor.untyped_storage().nbytes()
     except RuntimeError:  # no storage of its own: sparse, wrapped by torch.func
-        return all(_has_memory(part) for part in _parts(tensor))
+        try:
+            parts = list(parts_of_sparse(tensor).values())
+            return all(map(_has_memory, parts or ([functorch_unwrapped(tensor)] if is_functorch_wrapped(tensor) else [])))
+        except RuntimeError:
+            return True
     try:
         if room >= tensor.nbytes and tensor.is_contiguous() and not tensor.storage_offset():
             return True
@@ -90,8 +96,7 @@ def indexed(tensor: Tensor, index: Any) -> Tensor:
     try:
         return tensor[index]
     except RuntimeError:
-        same_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(tensor.element_size(), tensor.dtype)
-        return tensor.view(same_size)[index].view(tensor.dtype)
+        return tensor.view(OF_SIZE[tensor.element_size()])[index].view(tensor.dtype)
 
 
 def copy_of(tensor: Tensor) -> Tensor:
@@ -163,20 +168,26 @@ COMPRESSED: Final = {
     torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
+SPARSE: Final = {torch.sparse_coo: ("indices", "values"), **COMPRESSED}
 
 
-def _parts(tensor: Tensor) -> list[Tensor]:
-    """The strided parts of a sparse tensor."""
-    try:
-        if tensor.layout is torch.sparse_coo:
-            return list(sparse_parts(tensor))
-        if tensor.layout in COMPRESSED:
-            return [getattr(tensor, name)() for name in COMPRESSED[tensor.layout]]
-        if is_functorch_wrapped(tensor):
-            return [functorch_unwrapped(tensor)]
-    except RuntimeError:
-        pass
-    return []
+def parts_of_sparse(tensor: Tensor) -> dict[str, Tensor]:
+    """The strided parts of a tensor of a sparse layout, by name; empty for another layout."""
+    if tensor.layout is torch.sparse_coo:
+        return dict(zip(SPARSE[tensor.layout], sparse_parts(tensor), strict=True))
+    return {name: getattr(tensor, name)() for name in SPARSE.get(tensor.layout, ())}
+
+
+def sparse_of_parts(
+    layout: torch.layout, parts: dict[str, Tensor], shape: tuple[int, ...], is_coalesced: bool | None = None
+) -> Tensor:
+    """The tensor of a sparse layout that has these parts. torch raises if they do not fit."""
+    if layout is torch.sparse_coo:
+        return torch.sparse_coo_tensor(
+            parts["indices"], parts["values"], shape, check_invariants=True, is_coalesced=is_coalesced
+        )
+    compressed, plain, values = (parts[name] for name in SPARSE[layout])
+    return torch.sparse_compressed_tensor(compressed, plain, values, shape, layout=layout, check_invariants=True)
 
 
 def version_of(tensor: Tensor) -> int:

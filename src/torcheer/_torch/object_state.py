@@ -92,34 +92,53 @@ def _classify(cls: type) -> int:
     return _OBJECT if "__dict__" in dir(cls) or slots_of(cls) else _NOTHING
 
 
-class Random:
-    """A random generator and its state."""
+class Snapshot:
+    """The state of `subject` at one moment: `restore` sets it again, `again` takes a snapshot of the present state."""
 
-    __slots__ = ("_set", "_state", "subject")
+    def __init__(self, subject: Any) -> None:
+        self.subject = subject
+        self.saved = self._read()
 
-    def __init__(self, generator: Any) -> None:
-        self.subject = generator
-        self._set: Callable[[Any], Any]
-        self._state: Any
-        if isinstance(generator, torch.Generator):
-            self._set, self._state = generator.set_state, generator.get_state()
-        elif isinstance(generator, random.Random):
-            self._set, self._state = generator.setstate, generator.getstate()
-        elif hasattr(generator, "set_state"):  # numpy.random.RandomState
-            self._set, self._state = generator.set_state, generator.get_state()
-        else:
-            source = getattr(generator, "bit_generator", generator)
-            self._set, self._state = functools.partial(setattr, source, "state"), source.state
-
-    def again(self) -> Random:
-        return Random(self.subject)
+    def again(self) -> Snapshot:
+        return type(self)(self.subject)
 
     @property
     def is_changed(self) -> bool:
-        return not _is_same_state(self.again()._state, self._state)
+        return bool(self._read() != self.saved)
 
     def restore(self) -> None:
-        self._set(self._state)
+        if self.is_changed:
+            self._write()
+
+    def _read(self) -> Any:
+        raise NotImplementedError
+
+    def _write(self) -> None:
+        raise NotImplementedError
+
+
+class Random(Snapshot):
+    """A random generator and its state."""
+
+    def _read(self) -> Any:
+        return _access(self.subject)[0]()
+
+    @property
+    def is_changed(self) -> bool:
+        return not _is_same_state(self._read(), self.saved)
+
+    def restore(self) -> None:
+        _access(self.subject)[1](self.saved)
+
+
+def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    """The functions that read and set the state of a generator of Python, torch or NumPy."""
+    if isinstance(generator, random.Random):
+        return generator.getstate, generator.setstate
+    if hasattr(generator, "set_state"):  # torch.Generator, numpy.random.RandomState
+        return generator.get_state, generator.set_state
+    source = getattr(generator, "bit_generator", generator)
+    return lambda: source.state, functools.partial(setattr, source, "state")
 
 
 def _is_same_state(one: Any, other: Any) -> bool:
@@ -130,61 +149,57 @@ def _is_same_state(one: Any, other: Any) -> bool:
     return bool(one.tolist() == other.tolist() if hasattr(one, "tolist") else one == other)
 
 
-class Array:
-    """A NumPy array and its values, or a sample of the values if it is large."""
-
-    __slots__ = ("_facts", "_values", "is_sample", "subject")
-
-    def __init__(self, array: Any, *, is_sample: bool) -> None:
-        self.subject, self.is_sample = array, is_sample
-        self._facts = array.shape, array.dtype
-        self._values = self._read()
+class Array(Snapshot):
+    """A NumPy array and its values."""
 
     def _read(self) -> Any:
         array = self.subject
-        if self.is_sample:
-            return array[tuple(slice(None, None, max(1, size // 32)) for size in array.shape)][:32].tobytes()
-        return array.copy() if array.dtype.hasobject else array.tobytes()
+        return array.shape, array.dtype, array.copy() if array.dtype.hasobject else array.tobytes()
 
     @property
     def is_changed(self) -> bool:
-        """True if the values differ, and for arrays of objects. Always False for a large array, which is never restored."""
-        return not self.is_sample and (self.subject.dtype.hasobject or self._read() != self._values)
+        """True if the values differ, and for arrays of objects."""
+        return self.subject.dtype.hasobject or super().is_changed
 
-    def again(self) -> Array:
-        return Array(self.subject, is_sample=self.is_sample)
+    def _write(self) -> None:
+        array, (shape, dtype, values) = self.subject, self.saved
+        if (array.shape, array.dtype) != (shape, dtype):
+            raise ValueError(f"the NumPy array had shape {shape} and has {array.shape} now")
+        array[...] = values if dtype.hasobject else sys.modules["numpy"].frombuffer(values, dtype).reshape(shape)
+
+
+class LargeArray(Snapshot):
+    """A large NumPy array, of which a sample of the values is compared. It is not restored."""
+
+    is_changed = False  # for a backward pass, which could not swap its values
+
+    def _read(self) -> Any:
+        array = self.subject
+        sample = array[tuple(slice(None, None, max(1, size // 32)) for size in array.shape)][:32]
+        return array.shape, array.dtype, sample.tobytes()
 
     def restore(self) -> None:
-        array = self.subject
-        if (array.shape, array.dtype) != self._facts:
-            raise ValueError(f"the NumPy array had shape {self._facts[0]} and has {array.shape} now")
-        now = self._read()
-        if array.dtype.hasobject and not self.is_sample:
-            array[...] = self._values
-        elif now != self._values:
-            if self.is_sample:
-                raise ValueError(f"the pass changed a NumPy array of {array.nbytes:,} bytes, which is too large to be copied")
-            array[...] = sys.modules["numpy"].frombuffer(self._values, array.dtype).reshape(array.shape)
+        shape, now = self.saved[0], self._read()
+        if now[:2] != self.saved[:2]:
+            raise ValueError(f"the NumPy array had shape {shape} and has {now[0]} now")
+        if now != self.saved:
+            raise ValueError(
+                f"the pass changed a NumPy array of {self.subject.nbytes:,} bytes, which is too large to be copied"
+            )
 
 
-class Slots:
+class Slots(Snapshot):
     """The values in the slots of an object."""
 
-    __slots__ = ("subject", "values")
-
-    def __init__(self, value: Any) -> None:
-        self.subject = value
-        self.values = [(slot, _get(slot, value)) for _, slot in slots_of(type(value))]
-
-    def again(self) -> Slots:
-        return Slots(self.subject)
+    def _read(self) -> list[tuple[Any, Any]]:
+        return [(slot, _get(slot, self.subject)) for _, slot in slots_of(type(self.subject))]
 
     @property
     def is_changed(self) -> bool:
-        return any(_get(slot, self.subject) is not old for slot, old in self.values)
+        return any(_get(slot, self.subject) is not old for slot, old in self.saved)
 
-    def restore(self) -> None:
-        for slot, old in self.values:
+    def _write(self) -> None:
+        for slot, old in self.saved:
             if _get(slot, self.subject) is not old:
                 slot.__delete__(self.subject) if old is _UNSET else slot.__set__(self.subject, old)
 
@@ -199,47 +214,26 @@ def _get(slot: Any, value: Any) -> Any:
         return _UNSET
 
 
-class Bytes:
+class Bytes(Snapshot):
     """A bytearray and its contents."""
 
-    __slots__ = ("_bytes", "subject")
+    def _read(self) -> bytes:
+        return bytes(self.subject)
 
-    def __init__(self, array: bytearray) -> None:
-        self.subject, self._bytes = array, bytes(array)
-
-    def again(self) -> Bytes:
-        return Bytes(self.subject)
-
-    @property
-    def is_changed(self) -> bool:
-        return bool(self.subject != self._bytes)
-
-    def restore(self) -> None:
-        if self.subject != self._bytes:
-            self.subject[:] = self._bytes
+    def _write(self) -> None:
+        self.subject[:] = self.saved
 
 
-class Position:
+class Position(Snapshot):
     """The position of an iterator. It is unknown for generators, `zip` and the like."""
 
-    __slots__ = ("_state", "subject")
+    def _read(self) -> Any:
+        return _position_of(self.subject)
 
-    def __init__(self, iterator: Any) -> None:
-        self.subject, self._state = iterator, _position_of(iterator)
-
-    def again(self) -> Position:
-        return Position(self.subject)
-
-    @property
-    def is_changed(self) -> bool:
-        return bool(_position_of(self.subject) != self._state)
-
-    def restore(self) -> None:
+    def _write(self) -> None:
         """Reset the iterator; raises if that is impossible."""
-        if not self.is_changed:
-            return
-        if isinstance(self._state, tuple) and len(self._state) > 2:
-            self.subject.__setstate__(self._state[2])
+        if isinstance(self.saved, tuple) and len(self.saved) > 2:
+            self.subject.__setstate__(self.saved[2])
         if self.is_changed:
             raise ValueError("the pass advanced an iterator, which cannot be rewound")
 
@@ -257,7 +251,6 @@ def _position_of(iterator: Any) -> Any:
     return (found[0], of, *found[2:]) if found[0] is iter else None
 
 
-Piece = Random | Array | Slots | Bytes | Position
 Where = tuple[Module | None, Any]  # (module, value of an attribute) or (None, name): names what is not restored
 
 
@@ -268,7 +261,7 @@ class ObjectState:
     """
 
     def __init__(self, filled: list[tuple[Any, Any]]) -> None:
-        self.pieces: list[tuple[Piece, Where]] = []
+        self.pieces: list[tuple[Snapshot, Where]] = []
         self.tensors: list[Tensor] = []  # all tensors met, some of them several times
         self._filled = filled
         self.seen: dict[int, Any] = {}  # all objects met, by id
@@ -296,7 +289,7 @@ class ObjectState:
         """Remember a value and everything it leads to. Returns True if all of it can be restored."""
         unsure: list[int] = []
         filled: list[tuple[Any, Any]] = []
-        pieces: list[Piece] = []
+        pieces: list[Snapshot] = []
         modules: list[Module] = []
         tensors: list[Tensor] = []
         waiting = [value]
@@ -324,7 +317,9 @@ class ObjectState:
                 for key in met[1:]:  # another attribute may lead to these without exceeding the limit
                     del self.seen[key]
                 self._left.add(id(value))
-                self._leave_alone(value)
+                first = kind_of(type(value))
+                if first in _COPIES:  # a container is restored itself, an object not at all
+                    self._filled.append((value, _COPIES[first](value)))
                 return False
             try:
                 inner = self._look(here, kind, filled, pieces)
@@ -336,7 +331,7 @@ class ObjectState:
             if holders is not None:
                 for one in inner:
                     holders.setdefault(id(one), []).append(id(here))
-            if pieces and isinstance(pieces[-1], Array) and pieces[-1].is_sample and kind == _ARRAY:
+            if kind == _ARRAY and isinstance(pieces[-1], LargeArray):
                 unsure.append(id(here))
         self._filled += filled
         self.pieces += [(piece, where) for piece in pieces]
@@ -363,16 +358,10 @@ class ObjectState:
         """Remember the slots of a module, which `vars` does not have."""
         slots = Slots(module)
         self.pieces.append((slots, (None, f"the slots of a {type(module).__name__}")))
-        for slot, old in slots.values:
+        for slot, old in slots.saved:
             self.add(old, (None, f"{type(module).__name__}.{slot.__name__}"))
 
-    def _leave_alone(self, value: Any) -> None:
-        """A value that leads to too many objects: a container is restored itself, an object not at all."""
-        kind = kind_of(type(value))
-        if kind in _COPIES:
-            self._filled.append((value, _COPIES[kind](value)))
-
-    def _look(self, value: Any, kind: int, filled: list[tuple[Any, Any]], pieces: list[Piece]) -> Iterable[Any]:
+    def _look(self, value: Any, kind: int, filled: list[tuple[Any, Any]], pieces: list[Snapshot]) -> Iterable[Any]:
         """Copy one object, and return the objects it leads to."""
         if kind in _COPIES:
             copied = _COPIES[kind](value)
@@ -386,7 +375,9 @@ class ObjectState:
         if kind == _RANDOM:
             pieces.append(Random(value))
         elif kind == _ARRAY:
-            pieces.append(self._array(value))
+            is_large = value.nbytes > self._room
+            self._room -= 0 if is_large else value.nbytes
+            pieces.append(LargeArray(value) if is_large else Array(value))
         elif kind == _BYTES:
             pieces.append(Bytes(value))
         elif kind == _METHOD:
@@ -396,12 +387,6 @@ class ObjectState:
         elif kind == _FUNCTION:
             pieces.extend(map(Random, self.generators_of(value)))
         return ()
-
-    def _array(self, array: Any) -> Array:
-        is_sample = array.nbytes > self._room
-        if not is_sample:
-            self._room -= array.nbytes
-        return Array(array, is_sample=is_sample)
 
     def add_generators(self, function: Any, where: Where) -> None:
         """Remember the random generators in a function's closure or in its global names."""
@@ -431,7 +416,7 @@ def _is_unchangeable(value: Any) -> bool:
     return cls is object or isinstance(value, _UNCHANGEABLE) or cls.__module__.partition(".")[0] in _UNCHANGEABLE_MODULES
 
 
-def _attributes(value: Any, filled: list[tuple[Any, Any]], pieces: list[Piece]) -> list[Any]:
+def _attributes(value: Any, filled: list[tuple[Any, Any]], pieces: list[Snapshot]) -> list[Any]:
     """Copy the attributes of an object or container, and return their values."""
     if type(value) in _WITHOUT_ATTRIBUTES:
         return []
@@ -443,7 +428,7 @@ def _attributes(value: Any, filled: list[tuple[Any, Any]], pieces: list[Piece]) 
     if slots_of(type(value)):
         slots = Slots(value)
         pieces.append(slots)
-        found += [old for _, old in slots.values]
+        found += [old for _, old in slots.saved]
     return found
 
 

@@ -27,7 +27,7 @@ from .._cleanup import cleaning, held_signals, is_interrupt, pass_interrupts_on
 from .._text import few
 from ..errors import BackwardFailed, MissingInTorch, StateNotRestored
 from .addresses import roots_of
-from .containers import PLAIN, Arguments, find_tensors, slots_of
+from .containers import PLAIN, Arguments, find_leaves, find_tensors, slots_of, tensors_in
 from .internals import (
     BUFFERS,
     MODULES,
@@ -50,7 +50,7 @@ from .internals import (
     write_count,
 )
 from .memory import has_memory, needed_bytes, storage_part, version_of
-from .object_state import ObjectState, Random, Where, items_of, kind_of, refill, same_items
+from .object_state import ObjectState, Random, Snapshot, Where, items_of, kind_of, refill, same_items
 from .randomness import RandomState
 from .samples import Marks
 from .tensor_table import extent, storage_of
@@ -185,18 +185,6 @@ class TensorBackup:
         restore_count(self.tensor, self._writes)
 
 
-class UncopiedGradient:
-    """The gradient of a tensor: the same one is put back, whatever was written to it."""
-
-    __slots__ = ("tensor",)
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-    def restore(self) -> None:
-        """Nothing to do: there is no copy."""
-
-
 class UncopiedTensors:
     """The memory and a sample of the values of tensors that are not copied: replaced memory is restored, changed values are
     only detected.
@@ -301,54 +289,39 @@ def _has_storage_and_version(tensor: Tensor) -> bool:
         return False
 
 
-class ScriptAttributes:
+class ScriptAttributes(Snapshot):
     """The attributes of a TorchScript module, which are stored in C++: numbers, lists, dictionaries, tensors."""
 
-    def __init__(self, module: Module) -> None:
-        script: Any = vars(module)
-        self.subject = module
-        self._script, kind = script_parts(script)  # a hand-written torch.jit.ScriptModule may have none
+    def _read(self) -> dict[str, Any]:
+        self._script, kind = script_parts(vars(self.subject))  # a hand-written torch.jit.ScriptModule may have none
         names = kind.get_attributes() if kind is not None and self._script is not None else {}
         values = {name: self._script.getattr(name) for name in names if self._script.hasattr(name)}
-        self.values = {name: value for name, value in values.items() if _is_plain(value)}
+        return {name: value for name, value in values.items() if not find_leaves(value, _is_object)}
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [value for value in self.values.values() if isinstance(value, Tensor)]
-
-    def again(self) -> ScriptAttributes:
-        return ScriptAttributes(self.subject)
+        return [value for value in self.saved.values() if isinstance(value, Tensor)]
 
     @property
     def is_changed(self) -> bool:
         """True if an attribute differs. Lists and dictionaries of tensors are new objects at each read, so they always
         differ.
         """
-        return any(not self._is_now(name, value) for name, value in self.values.items())
+        return any(not self._is_now(name, value) for name, value in self.saved.items())
 
     def _is_now(self, name: str, value: Any) -> bool:
         now = self._script.getattr(name)
-        return now is value or (not _holds_tensors(value) and type(now) is type(value) and bool(now == value))
+        return now is value or (not tensors_in(value) and type(now) is type(value) and bool(now == value))
 
-    def restore(self) -> None:
-        """Set the attributes that differ."""
-        for name, value in self.values.items():
+    def _write(self) -> None:
+        for name, value in self.saved.items():
             if not self._is_now(name, value):
                 self._script.setattr(name, value)
 
 
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(map(_is_plain, value.values()))
-    return value is None or isinstance(value, (bool, int, float, complex, str, Tensor))
-
-
-def _holds_tensors(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(map(_holds_tensors, value))
-    return any(map(_holds_tensors, value.values())) if isinstance(value, dict) else isinstance(value, Tensor)
+def _is_object(value: Any) -> bool:
+    """True for the objects of TorchScript's own classes."""
+    return not isinstance(value, (list, tuple, dict, bool, int, float, complex, str, Tensor, type(None)))
 
 
 # The state at the end of a pass, swapped in for the duration of a backward pass.
@@ -357,104 +330,81 @@ def _holds_tensors(value: Any) -> bool:
 # The backward pass runs the block again, which must read the doubled values. So when the backward pass begins, the buffer
 # gets the doubled values and the write count that autograd compares; when it ends, the buffer gets its own values back.
 
-# A snapshot holds the state of its `subject` at one moment: `again()` takes a new snapshot, `restore()` sets the saved
-# state.
 
-
-class Items:
+class Items(Snapshot):
     """The items of a container, or the attributes of an object."""
 
-    __slots__ = ("_saved", "subject")
+    def _read(self) -> Any:
+        return items_of(self.subject)
 
-    def __init__(self, container: Any) -> None:
-        self.subject, self._saved = container, items_of(container)
+    @property
+    def is_changed(self) -> bool:
+        return not same_items(self.subject, self.saved)
 
-    def again(self) -> Items:
-        return Items(self.subject)
-
-    def restore(self) -> None:
-        if not same_items(self.subject, self._saved):
-            refill(self.subject, self._saved)
+    def _write(self) -> None:
+        refill(self.subject, self.saved)
 
 
-class ClassOf:
+class ClassOf(Snapshot):
     """The class of a module."""
 
-    __slots__ = ("_class", "subject")
+    def _read(self) -> Any:
+        return type(self.subject)
 
-    def __init__(self, module: Module) -> None:
-        self.subject, self._class = module, type(module)
-
-    def again(self) -> ClassOf:
-        return ClassOf(self.subject)
-
-    def restore(self) -> None:
-        if type(self.subject) is not self._class:
-            object.__setattr__(self.subject, "__class__", self._class)
+    def _write(self) -> None:
+        object.__setattr__(self.subject, "__class__", self.saved)
 
 
-class GraphOf:
+class GraphOf(Snapshot):
     """Whether a tensor requires gradients, and its value together with its autograd graph."""
 
-    __slots__ = ("_is_required", "_source", "subject")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.subject, self._is_required = tensor, tensor.requires_grad
-        self._source: Tensor | None = None
-        if tensor.grad_fn is not None:
-            with torch.enable_grad():
-                self._source = tensor.clone()
-
-    def again(self) -> GraphOf:
-        return GraphOf(self.subject)
+    def _read(self) -> tuple[bool, Tensor | None]:
+        tensor = self.subject
+        with torch.enable_grad():
+            return tensor.requires_grad, tensor.clone() if tensor.grad_fn is not None else None
 
     def restore(self) -> None:
-        tensor = self.subject
-        if self._source is None:
+        tensor, (is_required, source) = self.subject, self.saved
+        if source is None:
             if tensor.grad_fn is not None:
                 tensor.detach_()
-            if tensor.requires_grad is not self._is_required:
-                tensor.requires_grad_(self._is_required)
+            if tensor.requires_grad is not is_required:
+                tensor.requires_grad_(is_required)
         elif tensor.grad_fn is None:
             tensor.requires_grad_(False)
             with torch.enable_grad():
-                tensor.copy_(self._source)
+                tensor.copy_(source)
 
 
-class AddedHooks:
+class AddedHooks(Snapshot):
     """Hooks that the pass registered on a module or a tensor. Hooks registered later by others stay."""
 
-    __slots__ = ("_added", "_are_there", "subject")
-
     def __init__(self, hooks: dict[Any, Any], added: dict[int, Any]) -> None:
-        self.subject, self._added = hooks, added
-        self._are_there = not added.keys().isdisjoint(hooks)
+        self._added = added
+        super().__init__(hooks)
 
     def again(self) -> AddedHooks:
         return AddedHooks(self.subject, self._added)
 
+    def _read(self) -> bool:
+        return not self._added.keys().isdisjoint(self.subject)
+
     def restore(self) -> None:
-        if self._are_there:
+        if self.saved:
             self.subject.update(self._added)
         else:
             for number in self._added:
                 self.subject.pop(number, None)
 
 
-class Generators:
-    """The state of every global random generator."""
+class Generators(Snapshot):
+    """The state of every global random generator; `subject` is None."""
 
-    __slots__ = ("_state", "subject")
-
-    def __init__(self, state: RandomState | None = None) -> None:
-        self.subject = None
-        self._state = RandomState.now() if state is None else state
-
-    def again(self) -> Generators:
-        return Generators()
+    def _read(self) -> RandomState:
+        return RandomState.now()
 
     def restore(self) -> None:
-        self._state.restore()
+        self.saved.restore()
 
 
 def _has_no_graph(one: Any) -> bool:
@@ -620,7 +570,8 @@ class StateRestorer:
         self._backups: dict[int, TensorBackup] = {}
         self._released: list[weakref.ref[Tensor]] = []  # the tensors that were written to, after `let_go`
         self._uncopied = UncopiedTensors([])
-        self._gradients: list[tuple[Tensor, TensorBackup | UncopiedGradient | None]] | None = None
+        # (tensor, its gradient, a copy of that)
+        self._gradients: list[tuple[Tensor, Tensor | None, TensorBackup | None]] | None = None
         self._autograd: dict[int, AutogradState] = {}  # by tensor id: the state before the first change
         self._has_switched = False
         self._first_new_hook = RemovableHandle.next_id
@@ -687,8 +638,9 @@ class StateRestorer:
                     continue
                 if cls in _CONTAINERS:
                     self._remember_container(value, module)
-                elif issubclass(cls, torch.optim.Optimizer):
-                    self._remember_optimizer(value)
+                elif issubclass(cls, torch.optim.Optimizer):  # the pass may step it
+                    containers = [value.state, *value.state.values(), *value.param_groups]
+                    filled += [(container, dict(container)) for container in containers]
                 elif kind_of(cls) or issubclass(cls, Iterator):
                     if id(value) not in objects.seen:  # many modules may share one configuration object
                         objects.add(value, (module, value))
@@ -737,11 +689,6 @@ class StateRestorer:
         else:
             self._objects.add(value, (module, value))
 
-    def _remember_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Remember an optimizer's state and parameter groups, because the pass may step it."""
-        containers = [optimizer.state, *optimizer.state.values(), *optimizer.param_groups]
-        self._filled += [(container, dict(container)) for container in containers]
-
     def hooks_start_here(self) -> None:
         """Count hooks registered from now on as the pass's own."""
         self._first_new_hook = RemovableHandle.next_id
@@ -781,11 +728,11 @@ class StateRestorer:
             inputs = set(map(id, self._inputs))
             tensors = [one for one in self._tensors() if id(one) not in inputs and not is_lazy(one)]
             self.back_up([one for one in tensors if not isinstance(one, Parameter)], is_suspected=True)
-            leaves = [(one, one.grad) for one in tensors if one.is_leaf]
+            leaves = [one for one in tensors if one.is_leaf]
             if self._gradients is None:
-                self._gradients = [(one, None if grad is None else UncopiedGradient(grad)) for one, grad in leaves]
+                self._gradients = [(one, one.grad, None) for one in leaves]
             if not self._is_sharded_by_exchange():
-                gradients = [grad for _, grad in leaves if grad is not None]
+                gradients = [one.grad for one in leaves if one.grad is not None]
                 self._uncopied = UncopiedTensors([*(one for one in tensors if isinstance(one, Parameter)), *gradients])
 
     def back_up_script(self, modules: Iterable[Module]) -> None:
@@ -804,7 +751,7 @@ class StateRestorer:
         for tensor in self._tensors():
             if tensor.is_leaf:  # the pass may make any of these require gradients
                 old = tensor.grad
-                self._gradients.append((tensor, TensorBackup(old, is_suspected=True) if old is not None else None))
+                self._gradients.append((tensor, old, TensorBackup(old, is_suspected=True) if old is not None else None))
                 self._remember_tensor_attributes(() if old is None else (old,))
 
     def before_switch(self) -> None:
@@ -838,7 +785,7 @@ class StateRestorer:
         return {storage for tensor in tensors if (storage := storage_of(tensor)) is not None}
 
     def _gradient_backups(self) -> list[TensorBackup]:
-        return [gradient for _, gradient in self._gradients or () if isinstance(gradient, TensorBackup)]
+        return [backup for *_, backup in self._gradients or () if backup is not None]
 
     def left_behind(self, before: RandomState) -> LeftBehind | None:
         """What the pass changed, in its present state, before `restore`; None if it changed nothing.
@@ -857,7 +804,7 @@ class StateRestorer:
                 *(TensorBackup(tensor, is_suspected=False) for tensor in tensors),
                 *(piece.again() for piece, _ in self._objects.pieces if piece.is_changed),
                 *(GraphOf(one.tensor) for one in self._autograd.values() if one.is_changed and one.can_be_restored),
-                *((Generators(),) if before.moved() else ()),
+                *((Generators(None),) if before.moved() else ()),
             ]
         return LeftBehind(snapshots) if snapshots else None
 
@@ -958,7 +905,9 @@ class StateRestorer:
             container.clear()
         for script in self._scripts.values():
             self._try(script.restore, (), str, "attributes of a TorchScript module")
-        self._remove_new_hooks()
+        for hooks, added in self._new_hooks():
+            for number in added:
+                del hooks[number]
 
     def _restore_tensors(self) -> None:
         for backup in reversed(self._backups.values()):  # if backups share memory, the earliest copy is written last
@@ -995,12 +944,11 @@ class StateRestorer:
         self._autograd.clear()
 
     def _restore_gradients(self) -> None:
-        for tensor, gradient in self._gradients or ():
-            old = gradient.tensor if gradient is not None else None
+        for tensor, old, backup in self._gradients or ():
             if tensor.is_leaf and tensor.grad is not old:
                 self._try(setattr, (tensor, "grad", old), self._name_of_gradient, tensor)
-            if gradient is not None:
-                self._try(gradient.restore, (), self._name_of_gradient, tensor)
+            if backup is not None:
+                self._try(backup.restore, (), self._name_of_gradient, tensor)
 
     def _restore_autograd(self) -> None:
         """Runs after values and gradients: then neither writes nor gradients count as the user's."""
@@ -1030,11 +978,6 @@ class StateRestorer:
                 return False
         flat = chain.from_iterable
         return _have_same_values(now, then) and all(map(is_, flat(map(dict.keys, now)), flat(then)))
-
-    def _remove_new_hooks(self) -> None:
-        for hooks, added in self._new_hooks():
-            for number in added:
-                del hooks[number]
 
     def _new_hooks(self) -> Iterable[tuple[dict[Any, Any], dict[int, Any]]]:
         """(dictionary of hooks, the hooks in it that this pass registered). Later hooks have larger ids."""
@@ -1071,8 +1014,8 @@ class StateRestorer:
                 if held is value:
                     address = self._addresses().get(id(module), "")
                     return repr(f"{address}.{name}" if address else name)
-        for tensor, gradient in self._gradients or ():
-            if gradient is not None and gradient.tensor is value:
+        for tensor, gradient, _ in self._gradients or ():
+            if gradient is value:
                 return self._name_of_gradient(tensor)
         if any(value is given for given in self._inputs):
             return f"an input of shape {tuple(value.shape)}"

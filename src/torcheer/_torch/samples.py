@@ -19,13 +19,11 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from .internals import DisableTorchFunction, storage_address, write_count
-from .memory import needed_bytes
+from .memory import OF_SIZE, needed_bytes
 
 _WHOLE: Final = 4096  # bytes: a tensor up to this size is read as a whole
 _BLOCK: Final = 512  # bytes read at the start and at the end of a larger tensor
 _ELEMENTS: Final = 1024  # elements read of a tensor on another device
-# dtypes that torch can copy, by element size
-_OF_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 _PLAIN: Final = frozenset({Tensor, Parameter})
 _is_near: Final[Callable[[Tensor], bool]] = attrgetter("is_cpu")
 _bytes_at: Final = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
@@ -103,9 +101,9 @@ def _readable(tensor: Tensor) -> int:
     """The number of bytes from the first to the last element; 0 if they cannot be read."""
     if type(tensor) not in _PLAIN or tensor.is_nested or not tensor.data_ptr():
         return 0
-    length = tensor.nbytes if tensor.is_contiguous() else _extent(tensor)
-    stop = tensor.storage_offset() * tensor.element_size() + length
-    return length if stop <= tensor.untyped_storage().nbytes() else 0  # otherwise torch would read beyond its memory
+    start = int(tensor.storage_offset()) * tensor.element_size()
+    length = tensor.nbytes if tensor.is_contiguous() else needed_bytes(tensor) - start
+    return length if start + length <= tensor.untyped_storage().nbytes() else 0  # otherwise torch reads beyond its memory
 
 
 def _sample(address: int, length: int) -> bytes:
@@ -133,13 +131,8 @@ def _samples(tensors: Sequence[Tensor], memory: list[tuple[int, int]], on_device
     return samples
 
 
-def _extent(tensor: Tensor) -> int:
-    """The number of bytes from the first to the last element of a strided tensor."""
-    return needed_bytes(tensor) - int(tensor.storage_offset()) * tensor.element_size()
-
-
 def _view_elsewhere(tensor: Tensor, elements: int) -> Tensor | None:
     if tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return None  # what runs now becomes part of the user's CUDA graph
     view = tensor.as_strided((min(elements, _ELEMENTS),), (max(1, elements // _ELEMENTS),))
-    return view.view(_OF_SIZE[tensor.element_size()])
+    return view.view(OF_SIZE[tensor.element_size()])

@@ -23,15 +23,12 @@ def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
         return ()
     if not tensor.is_nested:
         shape = tuple(tensor.shape)
-        return shape if all(type(size) is int for size in shape) else _untraced_shape(tensor)
+        if all(type(size) is int for size in shape):
+            return shape
+        with untraced():  # while torch traces, sizes are tensors or symbolic
+            shape = tuple(tensor.shape)
+            return shape if all(type(size) is int for size in shape) else _ragged(tensor)
     return _ragged(tensor)
-
-
-def _untraced_shape(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The shape while torch traces, when sizes are tensors or symbolic."""
-    with untraced():
-        sizes = tuple(tensor.shape)
-        return sizes if all(type(size) is int for size in sizes) else _ragged(tensor)
 
 
 def _ragged(tensor: torch.Tensor) -> RaggedShape:

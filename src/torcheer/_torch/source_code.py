@@ -99,7 +99,9 @@ class CodeTable:
     def line(self, code: int, instruction: int) -> int:
         """The line of the file that an instruction belongs to."""
         if code not in self._starts:
-            self._starts[code] = _line_starts(self._codes[code])
+            first = self._codes[code].co_firstlineno
+            ranges = [(start, line or first) for start, _, line in self._codes[code].co_lines()]
+            self._starts[code] = [start for start, _ in ranges], [line for _, line in ranges]
         starts, lines = self._starts[code]
         place = bisect_right(starts, instruction)
         return lines[place - 1] if place else self._codes[code].co_firstlineno
@@ -118,12 +120,6 @@ class CodeTable:
     def offset(self, instruction: int) -> int:
         """The offset of a site's instruction in its code; -1 if unknown."""
         return instruction
-
-
-def _line_starts(code: CodeType) -> tuple[list[int], list[int]]:
-    """The first instruction of each line, ascending, and these lines; the function's first line if unknown."""
-    ranges = [(start, line or code.co_firstlineno) for start, _, line in code.co_lines()]
-    return [start for start, _ in ranges], [line for _, line in ranges]
 
 
 def _first_copies(code: CodeType) -> list[int]:

@@ -80,7 +80,9 @@ class LogReader:
         count = number(count, "how many functions there are", 0, len(found) + 1)
         self._functions = [self._found.read(one, runs=place < count) for place, one in enumerate(found)]
         log.functions = self._functions[:count]
-        self._templates = [self._template(one) for one in items(self._get("templates"), "the templates")]
+        self._templates = [self._values.read(one) for one in items(self._get("templates"), "the templates")]
+        if any(type(template) is not tuple for template in self._templates):
+            refuse("the arguments of a call are no tuple")
         self._slots = [len(slot_paths(template, None)) for template in self._templates]
         self._length = len(items(fields(self._get("rows"), "the rows").get("function"), "the rows"))
         self._read_states()
@@ -91,12 +93,6 @@ class LogReader:
         self._read_others()
         log.backward = read_backward(self._get("backward"), log, self._tensors)
         return log
-
-    def _template(self, written: Any) -> tuple[Any, ...]:
-        found = self._values.read(written)
-        if type(found) is not tuple:
-            refuse("the arguments of a call are no tuple")
-        return found
 
     def _number(self, value: Any, what: str, low: int | None = None) -> int:
         """The number of an operation, or the negative number of a parameter."""
@@ -148,7 +144,13 @@ class LogReader:
         log, found = self.log, fields(self._get("values"), "the values")
         kept = items(found.get("kept"), "the values")
         by_operation = column(found.get("by_operation"), "the values", self._length, LOST_VALUE, len(kept))
-        values: list[Any] = [Stored(one, self._tensors) if type(one) is str else self._plain(one) for one in kept]
+        values: list[Any] = []
+        for one in kept:
+            if type(one) is str:
+                values.append(Stored(one, self._tensors))
+            else:  # what a postfunc returned
+                (value,) = items(one, "a value")
+                values.append(self._values.read(value))
         special = {NOT_KEPT: UNSAVED, FREED_VALUE: FREED, LOST_VALUE: FREED}
         given = [values[one] if one >= 0 else special[one] for one in by_operation]
         log.values = SavedValues(given, log, are_tensors=flag(self._get("holds_tensors"), "holds_tensors"))
@@ -159,11 +161,6 @@ class LogReader:
             if first > place or (first >= 0 and firsts[first] != first):
                 refuse("the first pass of a layer is not its first")
         log.first_passes = firsts
-
-    def _plain(self, written: Any) -> Any:
-        """A value that a postfunc returned."""
-        (value,) = items(written, "a value")
-        return self._values.read(value)
 
     def _read_details(self) -> None:
         composites: list[Composite] = []

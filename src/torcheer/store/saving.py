@@ -21,19 +21,18 @@ import torch
 from torch import Tensor
 
 from .._files.files import WholeFile
-from .._files.tensor_files import NAMES, Place, TensorWriter, write_tensors
+from .._files.tensor_files import Place, TensorWriter, write_tensors
 from .._text import BytesProgress
 from .._torch.gc_pause import no_collections
 from .._torch.internals import DisableTorchFunction, storage_address, without_transforms
-from .._torch.memory import needed_bytes, storage_part, version_of
-from .._torch.shapes import contiguous_strides
+from .._torch.memory import may_overlap, needed_bytes, storage_part, version_of
 from ..errors import CannotBeSaved, InvalidArgument
 from ..log.keys import Key, Text
 from ..log.options import LayersToSave, parse_layers_to_save
 from ..log.records import FACTS, UNSAVED, Log
 from ..log.run import LoggedRun
 from .log_writing import HIDDEN, LogWriter
-from .tensors import Layout, TensorNames, Written, is_spread, refuse_class, touches_each_once, view_of, written_type
+from .tensors import Layout, TensorNames, Written, facts_of_written, is_spread, refuse_class, view_of
 from .values import parts_of
 
 FORMAT = "torcheer history"
@@ -194,28 +193,16 @@ class _Memory:
     tensor: Tensor  # of the same dtype, without memory
 
 
-@dataclass(slots=True)
-class _Piece:
-    """One written tensor: its place in the file, the tensor it is a view of, or the tensors it is made of."""
-
-    place: Place | None = None
-    base: int | None = None
-    view: Json | None = None  # without the name of its base
-    form: Json | None = None
-    parts: dict[str, int] | None = None
-    strides: list[int] | None = None
-    kind: Json | None = None  # type and shape, where it is written as another type
-
-
 class Streaming:
     """The file of one recording, which takes its tensors as they are made. If the block raises, there is no file."""
 
     def __init__(self, path: Path) -> None:
         self._file = WholeFile(path, "history")
         self._progress = BytesProgress(str(path))
-        self._pieces: list[_Piece] = []
+        # by number of a tensor: its `place` in the file, and what the header says of it, with numbers instead of names
+        self._pieces: list[Json] = []
         self._memories: dict[int, list[_Memory]] = {}  # by storage
-        self._names: dict[int, str] = {}  # by number of a piece
+        self._names: dict[int, str] = {}  # by number of a tensor
         self._same: dict[str, str] = {}  # other names, and the name each stands for
         self._writer: TensorWriter | None = None
         self.refused: CannotBeSaved | None = None  # a tensor that no file can give back
@@ -252,13 +239,13 @@ class Streaming:
                 return Written(self._strided(plain))
             facts, parts = form
             numbers = {key: self._write(part, what).number for key, part in parts.items()}
-            return Written(self._add(_Piece(form=facts, parts=numbers)))
+            return Written(self._add({"forms": {**facts, "parts": numbers}}))
 
     def overwritten(self, storage: int) -> None:
         """Something is about to write to a storage: from now on the file does not have its values."""
         self._memories.pop(storage, None)
 
-    def _add(self, piece: _Piece) -> int:
+    def _add(self, piece: Json) -> int:
         self._pieces.append(piece)
         return len(self._pieces) - 1
 
@@ -271,11 +258,11 @@ class Streaming:
             if known.begin <= begin and end <= known.end and is_there:
                 offset, rest = divmod(begin - known.begin, tensor.element_size())
                 if not rest and not (known.end - known.begin) % tensor.element_size():
-                    return self._add(_Piece(base=known.number, view=view_of("", known.tensor, tensor, offset)))
+                    return self._add({"views": view_of(known.number, known.tensor, tensor, offset)})
         if is_spread(tensor, end - begin):
             return self._spread(tensor, begin, end)
         number = self._stored(tensor)
-        if end - begin == tensor.nbytes and touches_each_once(tensor):
+        if end - begin == tensor.nbytes and not may_overlap(tensor):
             self._remember(tensor, begin, end, number)
         return number
 
@@ -284,16 +271,11 @@ class Streaming:
         memory = storage_part(tensor, begin, end, tensor.dtype)
         number = self._stored(memory)
         self._remember(memory, begin, end, number)
-        return self._add(_Piece(base=number, view=view_of("", memory, tensor, 0)))
+        return self._add({"views": view_of(number, memory, tensor, 0)})
 
     def _stored(self, tensor: Tensor) -> int:
         assert self._writer is not None
-        piece = _Piece(place=self._writer.add(tensor))
-        if tensor.stride() != contiguous_strides(tensor.shape):
-            piece.strides = list(tensor.stride())
-        if tensor.dtype not in NAMES:
-            piece.kind = written_type(tensor)
-        return self._add(piece)
+        return self._add({"place": self._writer.add(tensor), **facts_of_written(tensor)})
 
     def _remember(self, tensor: Tensor, begin: int, end: int, number: int) -> None:
         there = self._memories.setdefault(storage_address(tensor), [])
@@ -328,18 +310,15 @@ class Streaming:
         layout |= {"strides": {}, "forms": {}, "types": {}}
         places: dict[str, Place] = {}
         for number, name in self._names.items():
-            piece = self._pieces[number]
-            if piece.place is not None:
-                places[name] = piece.place
-            if piece.view is not None and piece.base is not None:
-                layout["views"][name] = {**piece.view, "of": self._names[piece.base]}
-            if piece.form is not None:
-                parts = {key: self._names[part] for key, part in (piece.parts or {}).items()}
-                layout["forms"][name] = {**piece.form, "parts": parts}
-            if piece.strides is not None:
-                layout["strides"][name] = piece.strides
-            if piece.kind is not None:
-                layout["types"][name] = piece.kind
+            for key, fact in self._pieces[number].items():
+                if key == "place":
+                    places[name] = fact
+                elif key == "views":
+                    layout[key][name] = {**fact, "of": self._names[fact["of"]]}
+                elif key == "forms":
+                    layout[key][name] = {**fact, "parts": {part: self._names[one] for part, one in fact["parts"].items()}}
+                else:
+                    layout[key][name] = fact
         return places, {key: value for key, value in layout.items() if value}
 
     def _name_what_is_used(self) -> None:
@@ -348,9 +327,9 @@ class Streaming:
         while waiting:
             number = waiting.pop()
             piece, name = self._pieces[number], self._names[number]
-            used = {f"memory/{name}": piece.base} if piece.base is not None else {}
-            used |= {f"{name}.{key}": part for key, part in (piece.parts or {}).items()}
+            used = {f"memory/{name}": piece["views"]["of"]} if "views" in piece else {}
+            used |= {f"{name}.{key}": part for key, part in piece.get("forms", {}).get("parts", {}).items()}
             for other, part in used.items():
-                if part is not None and part not in self._names:
+                if part not in self._names:
                     self._names[part] = other
                     waiting.append(part)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .._files.tensor_files import NAMES, Memories, TensorFile
 from .._torch.internals import DisableTorchFunction, is_functorch_wrapped, negated_view, storage_address
-from .._torch.memory import needed_bytes, storage_part
+from .._torch.memory import OF_SIZE, may_overlap, needed_bytes, storage_part
 from .._torch.shapes import contiguous_strides, shape_of
 from ..errors import UnreadableFile
 from ..log.records import FACTS, FUNCTION, Held, Log
@@ -69,7 +69,7 @@ class _Window:
         tensor = self.tensor
         if tensor.is_conj() or tensor.is_neg() or self.end - self.begin != tensor.nbytes:
             return False
-        return tensor.is_contiguous() or touches_each_once(tensor)
+        return tensor.is_contiguous() or not may_overlap(tensor)
 
 
 @dataclass
@@ -153,10 +153,8 @@ class Layout:
 
     def _store(self, name: str, tensor: Tensor) -> None:
         self.stored[name] = tensor
-        if tensor.stride() != contiguous_strides(tensor.shape):
-            self.strides[name] = list(tensor.stride())
-        if tensor.dtype not in NAMES:
-            self.types[name] = written_type(tensor)
+        for key, fact in facts_of_written(tensor).items():
+            getattr(self, key)[name] = fact
 
     def _add_view(self, one: _Window, base: _Window) -> None:
         tensor, size = one.tensor, one.tensor.element_size()
@@ -174,7 +172,7 @@ def refuse_class(tensor: Tensor, what: str) -> None:
         raise not_in_a_file(what, type(tensor).__name__)
 
 
-def view_of(name: str, base: Tensor, tensor: Tensor, offset: int) -> Json:
+def view_of(name: str | int, base: Tensor, tensor: Tensor, offset: int) -> Json:
     """How a tensor is a view of another one, whose first element is at `offset`."""
     view: Json = {"of": name, "offset": offset, "shape": list(tensor.shape), "strides": list(tensor.stride())}
     if tensor.dtype != base.dtype:
@@ -186,9 +184,14 @@ def view_of(name: str, base: Tensor, tensor: Tensor, offset: int) -> Json:
     return view
 
 
-def written_type(tensor: Tensor) -> Json:
-    """The type and shape of a tensor that is written as another type."""
-    return {"dtype": str(tensor.dtype)[6:], "shape": list(tensor.shape)}
+def facts_of_written(tensor: Tensor) -> Json:
+    """What the header says of a written tensor: its strides, and its type and shape, if these are not as they are written."""
+    found: Json = {}
+    if tensor.stride() != contiguous_strides(tensor.shape):
+        found["strides"] = list(tensor.stride())
+    if tensor.dtype not in NAMES:
+        found["types"] = {"dtype": str(tensor.dtype)[6:], "shape": list(tensor.shape)}
+    return found
 
 
 def _overlapping(windows: list[_Window]) -> list[list[_Window]]:
@@ -209,23 +212,10 @@ def is_spread(tensor: Tensor, reach: int) -> bool:
     """Whether the memory of a tensor is written, not its values: it is conjugated lazily, overlaps itself or has large gaps."""
     if tensor.is_conj() or tensor.is_neg():
         return True
-    return reach < tensor.nbytes or reach > MOST_GAPS * tensor.nbytes or not touches_each_once(tensor)
-
-
-def touches_each_once(tensor: Tensor) -> bool:
-    """True if sizes and strides prove that no two elements of a strided tensor share memory."""
-    reach = 0
-    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1:
-            if step <= reach:
-                return False
-            reach += step * (size - 1)
-    return True
+    return reach < tensor.nbytes or reach > MOST_GAPS * tensor.nbytes or may_overlap(tensor)
 
 
 # The tensors of a saved history, each read when it is first used: views as views, with the strides they had.
-
-_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}  # all can be copied
 
 
 class SavedTensors:
@@ -314,7 +304,7 @@ class SavedTensors:
             ):
                 return written
             found = torch.empty(reach, dtype=torch.uint8, device="cpu")
-            copied = _OF_SIZE[dtype.itemsize]
+            copied = OF_SIZE[dtype.itemsize]
             found.view(copied).as_strided(shape, strides).copy_(written.view(copied).view(shape))
             self._laid_out.keep(name, found)
         return found

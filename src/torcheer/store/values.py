@@ -14,7 +14,7 @@ import math
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,8 +22,8 @@ from torch import Tensor
 
 from .._cleanup import pass_interrupts_on
 from .._torch.containers import Attribute, Members, Nth, Other, SavedObject, kind_of
-from .._torch.internals import nested_from_parts, nested_parts, quantised_from_parts, sparse_parts
-from .._torch.memory import COMPRESSED
+from .._torch.internals import nested_from_parts, nested_parts, quantised_from_parts
+from .._torch.memory import SPARSE, parts_of_sparse, sparse_of_parts
 from .._torch.sentinels import TENSOR
 from ..errors import CannotBeSaved
 from ..log.templates import blank
@@ -33,10 +33,6 @@ _DEEPEST = 60  # containers nested deeper than this are written as their repr
 _LONGEST = 20_000  # at most this many characters of a repr are written
 _ITSELF = frozenset({type(None), bool, int})
 _NUMPY_KINDS = "biufc"  # truth values, whole numbers, floats and complex numbers
-_FORMAT_NAMES = ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
-_LAYOUT_NAMES = ("strided", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "jagged")
-_FORMATS = {f"torch.{name}": getattr(torch, name) for name in _FORMAT_NAMES}
-_LAYOUTS_BY_NAME = {f"torch.{name}": getattr(torch, name) for name in _LAYOUT_NAMES}
 _CONTAINERS: dict[type, str] = {list: "list", deque: "deque"}
 
 Json = Any
@@ -124,37 +120,16 @@ class Writer:
 
 
 def _write_plain(value: Any, cls: type) -> Json:
-    """The JSON of a value that is no container; None for classes that have no such form."""
-    if cls in _WRITTEN:
-        return _WRITTEN[cls](value)
-    if cls is torch.layout and str(value) in _LAYOUTS_BY_NAME:
-        return {"layout": str(value)}
-    if cls is torch.memory_format and str(value) in _FORMATS:
-        return {"memory_format": str(value)}
-    if cls is torch.Generator and value.device.type == "cpu":
-        return {"generator": _text_of(bytes(value.get_state().tolist()))}
-    if cls is array and value.typecode != "u":
-        return {"machine_array": [value.typecode, _text_of(value.tobytes())]}
+    """The JSON of a value that is no container; None for values that have no such form."""
     if isinstance(value, np.generic) and value.dtype.kind in _NUMPY_KINDS and cls is value.dtype.type:
         return {"scalar": [value.dtype.str, _text_of(value.tobytes())]}
-    return None
+    form = _FORMS.get(cls)
+    written = form.write(value) if form is not None else None
+    return {form.word: written} if form is not None and written is not None else None
 
 
 def _text_of(data: bytes | bytearray) -> str:
     return base64.b64encode(data).decode()
-
-
-_WRITTEN: dict[type, Callable[[Any], Json]] = {
-    complex: lambda value: {"complex": [repr(value.real), repr(value.imag)]},
-    bytes: lambda value: {"bytes": _text_of(value)},
-    bytearray: lambda value: {"bytearray": _text_of(value)},
-    torch.dtype: lambda value: {"dtype": str(value)[6:]},
-    torch.device: lambda value: {"device": str(value)},
-    torch.Size: lambda value: {"size": list(value)},
-    type(...): lambda value: {"ellipsis": True},
-    range: lambda value: {"range": [value.start, value.stop, value.step]},
-    Other: lambda value: {"other": value.type_name},
-}
 
 
 def _printed(value: Any) -> str:
@@ -320,31 +295,64 @@ def _range(what: Json) -> range:
     return range(*found)
 
 
-def _chosen(known: dict[str, Any]) -> Callable[[Json], Any]:
+def _chosen(known: Any, names: str) -> _Form:
+    """The form of layouts, or memory formats, which are known by name."""
+    by_name = {f"torch.{name}": getattr(torch, name) for name in names.split()}
+
     def read(what: Json) -> Any:
-        if type(what) is not str or what not in known:
+        if type(what) is not str or what not in by_name:
             refuse("there is a layout or memory format that torch does not know")
-        return known[what]
+        return by_name[what]
 
-    return read
+    return _Form(known.__name__, known, lambda value: str(value) if str(value) in by_name else None, read)
 
 
+class _Form(NamedTuple):
+    """How values of a class are written, under a word, and read. `write` returns None for a value without this form."""
+
+    word: str
+    cls: type
+    write: Callable[[Any], Json]
+    read: Callable[[Json], Any]
+
+
+_ALL = (
+    _Form(
+        "complex",
+        complex,
+        lambda value: [repr(value.real), repr(value.imag)],
+        lambda what: complex(*map(_part, items(what, "a complex number"))),
+    ),
+    _Form("bytes", bytes, _text_of, _bytes),
+    _Form("bytearray", bytearray, _text_of, lambda what: bytearray(_bytes(what))),
+    _Form("dtype", torch.dtype, lambda value: str(value)[6:], read_dtype),
+    _Form("device", torch.device, str, read_device),
+    _Form(
+        "size", torch.Size, list, lambda what: torch.Size([number(one, "a size", -(2**62)) for one in items(what, "a size")])
+    ),
+    _Form("ellipsis", type(...), lambda value: True, lambda what: ...),
+    _Form("range", range, lambda value: [value.start, value.stop, value.step], _range),
+    _Form("other", Other, lambda value: value.type_name, lambda what: Other(text(what, "a class"))),
+    _chosen(torch.layout, "strided sparse_coo sparse_csr sparse_csc sparse_bsr sparse_bsc jagged"),
+    _chosen(torch.memory_format, "contiguous_format channels_last channels_last_3d preserve_format"),
+    _Form(
+        "generator",
+        torch.Generator,
+        lambda value: _text_of(bytes(value.get_state().tolist())) if value.device.type == "cpu" else None,
+        _generator,
+    ),
+    _Form(
+        "machine_array",
+        array,
+        lambda value: [value.typecode, _text_of(value.tobytes())] if value.typecode != "u" else None,
+        _machine_array,
+    ),
+)
+_FORMS = {form.cls: form for form in _ALL}
 _READ: dict[str, Callable[[Json], Any]] = {
+    **{form.word: form.read for form in _ALL},
     "tensor": lambda what: TENSOR,
-    "ellipsis": lambda what: ...,
     "float": _float,
-    "complex": lambda what: complex(*map(_part, items(what, "a complex number"))),
-    "bytes": _bytes,
-    "bytearray": lambda what: bytearray(_bytes(what)),
-    "dtype": read_dtype,
-    "device": read_device,
-    "size": lambda what: torch.Size([number(one, "a size", -(2**62)) for one in items(what, "a size")]),
-    "range": _range,
-    "layout": _chosen(_LAYOUTS_BY_NAME),
-    "memory_format": _chosen(_FORMATS),
-    "generator": _generator,
-    "machine_array": _machine_array,
-    "other": lambda what: Other(text(what, "a class")),
     "scalar": _scalar,
 }
 
@@ -356,7 +364,7 @@ _READ: dict[str, Callable[[Json], Any]] = {
 
 Form = tuple[dict[str, Any], dict[str, Tensor]]  # facts, and parts by name
 
-_LAYOUTS = {str(layout)[6:]: layout for layout in COMPRESSED}
+_LAYOUTS = {str(layout)[6:]: layout for layout in SPARSE}
 
 
 def parts_of(tensor: Tensor, what: str) -> Form | None:
@@ -370,12 +378,11 @@ def parts_of(tensor: Tensor, what: str) -> Form | None:
         return {"form": "meta", "dtype": str(tensor.dtype)[6:], "shape": shape, "strides": strides}, {}
     if tensor.layout is torch.strided:
         return None
-    if type(tensor) is Tensor and tensor.layout is torch.sparse_coo:
-        facts = {"form": "sparse_coo", "shape": list(tensor.shape), "is_coalesced": tensor.is_coalesced()}
-        return facts, dict(zip(("indices", "values"), sparse_parts(tensor), strict=True))
-    if type(tensor) is Tensor and tensor.layout in COMPRESSED:
-        parts = {key: getattr(tensor, key)() for key in COMPRESSED[tensor.layout]}
-        return {"form": str(tensor.layout)[6:], "shape": list(tensor.shape)}, parts
+    if type(tensor) is Tensor and tensor.layout in SPARSE:
+        facts: dict[str, Any] = {"form": str(tensor.layout)[6:], "shape": list(tensor.shape)}
+        if tensor.layout is torch.sparse_coo:
+            facts["is_coalesced"] = tensor.is_coalesced()
+        return facts, parts_of_sparse(tensor)
     raise _refused(tensor, what)
 
 
@@ -430,15 +437,11 @@ def put_together(facts: dict[str, Any], part: Callable[[str], Tensor]) -> Tensor
     if form == "nested":
         return nested_from_parts(facts, {key: read(key) for key in names})
     shape = sizes(facts.get("shape"), "a shape")
-    with torch.sparse.check_sparse_tensor_invariants(enable=True):  # type: ignore[no-untyped-call]  # torch's own
-        if form == "sparse_coo":
-            is_coalesced = flag(facts.get("is_coalesced"), "whether a tensor is coalesced")
-            return torch.sparse_coo_tensor(read("indices"), read("values"), shape, is_coalesced=is_coalesced)
-        if form not in _LAYOUTS:
-            refuse(f"a tensor has an unknown form, {form[:40]!r}")
-        layout = _LAYOUTS[form]
-        compressed, plain, values = map(read, COMPRESSED[layout])
-        return torch.sparse_compressed_tensor(compressed, plain, values, shape, layout=layout)
+    if form not in _LAYOUTS:
+        refuse(f"a tensor has an unknown form, {form[:40]!r}")
+    layout = _LAYOUTS[form]
+    is_coalesced = flag(facts.get("is_coalesced"), "whether a tensor is coalesced") if layout is torch.sparse_coo else None
+    return sparse_of_parts(layout, {key: read(key) for key in SPARSE[layout]}, shape, is_coalesced)
 
 
 def _read_quantised(facts: dict[str, Any], read: Callable[[str], Tensor]) -> Tensor:

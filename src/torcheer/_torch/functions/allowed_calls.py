@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ...errors import InvalidArgument
-from ..internals import FUNCTION_MODULES, TENSOR_MODULE, OpOverload, OpOverloadPacket, sparse_parts
-from ..memory import COMPRESSED
+from ..internals import FUNCTION_MODULES, TENSOR_MODULE, OpOverload, OpOverloadPacket
+from ..memory import parts_of_sparse, sparse_of_parts
 from . import groups
 from .facts import TENSOR_PROPERTIES, TorchFunction
 from .names import function_name
@@ -345,17 +345,10 @@ def _weight_norm(named: _Arguments) -> None:
 
 def refuse_stray_indices(tensor: Tensor) -> None:
     """Raise `InvalidArgument` if a sparse tensor has indices out of range, which torch does not check by default."""
-    if tensor.layout is not torch.sparse_coo and tensor.layout not in COMPRESSED:
-        return
     try:
         with torch.no_grad():
-            if tensor.layout is torch.sparse_coo:
-                torch.sparse_coo_tensor(*sparse_parts(tensor), tensor.shape, check_invariants=True)
-            else:
-                compressed, plain, values = (getattr(tensor, name)() for name in COMPRESSED[tensor.layout])
-                torch.sparse_compressed_tensor(
-                    compressed, plain, values, tensor.shape, layout=tensor.layout, check_invariants=True
-                )
+            if parts := parts_of_sparse(tensor):
+                sparse_of_parts(tensor.layout, parts, tensor.shape)
     except RuntimeError as error:
         _refuse(f"the indices of a sparse tensor are out of range ({error})")
 

@@ -150,13 +150,12 @@ def opened_copy(func: types.FunctionType) -> Callable[..., Any]:
     return copy
 
 
-# What kind of result a function has, by plain name: a view, an element-wise result, random numbers, a constant.
-#
-# A function is element-wise if each value of its result depends only on the values at the same place of its arguments, after
-# broadcasting.
+# What kind of result a function has, by plain name.
 
 # Functions that return an argument's memory if there is nothing to compute.
 _SOMETIMES = groups.CONVERSIONS | groups.RESHAPES | groups.ONE_FOR_EACH | groups.DROPOUTS | groups.HAND_BACK
+_RANDOM = groups.SAMPLING | groups.DROPOUTS | groups.RANDOM_BESIDES  # beyond torch's tags
+_MAKERS = groups.CONSTRUCTORS | groups.CONVERSIONS | {"clone", "contiguous", "copy", "complex", "pin_memory"}
 
 
 @cache
@@ -166,54 +165,13 @@ def is_view(name: str) -> bool:
         return True
     if name in _SOMETIMES:
         return False
-    schemas = [schema for schema in aten_schemas(name) if _takes_a_tensor(schema) and not has_out(schema)]
-    return bool(schemas) and all(any(_is_alias(result) for result in schema.returns) for schema in schemas)
-
-
-def may_be_view(name: str) -> bool:
-    """True if a function always or sometimes returns the memory of an argument."""
-    return is_view(name) or name in _SOMETIMES
-
-
-def _takes_a_tensor(schema: Any) -> bool:
-    return bool(schema.arguments) and "Tensor" in str(schema.arguments[0].type)
-
-
-def _is_alias(result: Any) -> bool:
-    return result.alias_info is not None and not result.alias_info.is_write
-
-
-@cache
-def is_elementwise(name: str) -> bool:
-    if name in groups.NOT_ELEMENTWISE or name.endswith("_backward"):
-        return False
-    if name in groups.ELEMENTWISE or name in groups.CONVERSIONS:
-        return True
-    return any(has_tag(spelled, torch.Tag.pointwise) for spelled in (name, f"special_{name}"))
-
-
-@cache
-def is_random(name: str) -> bool:
-    """True if a function draws random numbers, always or for some arguments."""
-    if name in groups.SAMPLING | groups.DROPOUTS | groups.RANDOM_BESIDES:
-        return True
-    return any(has_tag(spelled, torch.Tag.nondeterministic_seeded) for spelled in (name, f"_{name}", f"{name}_"))
-
-
-@cache
-def makes_constants(name: str) -> bool:
-    """True for factory functions: no tensor argument."""
-    if name in groups.CONSTRUCTORS:
-        return True
     schemas = [schema for schema in aten_schemas(name) if not has_out(schema)]
-    return bool(schemas) and not any("Tensor" in str(argument.type) for schema in schemas for argument in schema.arguments)
-
-
-@cache
-def allocates(name: str) -> bool:
-    """True if the purpose of a function is new memory: it makes, copies or converts a tensor."""
-    makers = groups.CONSTRUCTORS | groups.CONVERSIONS | {"clone", "contiguous", "copy", "complex", "pin_memory"}
-    return name in makers or (name in groups.SAMPLING and name.startswith("rand"))
+    aliases = [
+        any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
+        for schema in schemas
+        if schema.arguments and "Tensor" in str(schema.arguments[0].type)
+    ]
+    return bool(aliases) and all(aliases)
 
 
 # The category of a function: the kind of step it is in a model. Pictures have a colour for each category.
@@ -236,19 +194,6 @@ _GROUPS: tuple[tuple[Category, frozenset[str]], ...] = (
     ("shape", groups.CONVERSIONS | groups.RESHAPES | groups.UNSCHEMED_VIEWS | groups.COPIES | groups.ARRANGEMENTS),
     ("shape", groups.SELECTIONS | groups.OVERWRITES | groups.ONE_FOR_EACH),
 )
-
-
-def category_of(name: str) -> Category:
-    """The category of a function, by plain name. Backward and `_copy` forms have the category of their function."""
-    base = name.removesuffix("_copy").removesuffix("_backward")
-    for category, members in _GROUPS:
-        if base in members:
-            return category
-    if has_tag(base, torch.Tag.nondeterministic_seeded):
-        return "random"
-    if is_view(base):
-        return "shape"
-    return "constant" if makes_constants(base) else "arithmetic"
 
 
 # Which calls draw random numbers from the default generator. It depends on the arguments.
@@ -429,11 +374,6 @@ class _RunningStatistics:
         return [t for t in statistics if isinstance(t, Tensor)] + found
 
 
-def writes_aside(written: Writes | None) -> bool:
-    """True if a function writes to tensors that it does not return (running statistics)."""
-    return isinstance(written, _RunningStatistics)
-
-
 def _renormalised_weight(args: Args, kwargs: Kwargs) -> list[Any]:
     """`F.embedding` and `F.embedding_bag` with `max_norm` renormalise the rows of the weight that they look up."""
     weight = kwargs.get("weight", args[1] if len(args) > 1 else None)
@@ -487,8 +427,18 @@ class TorchFunction:
 
     @cached_property
     def category(self) -> Category:
-        """The kind of step it is in a model."""
-        return category_of(self.plain_name)
+        """The kind of step it is in a model. Backward and `_copy` forms have the category of their function."""
+        base = self.plain_name.removesuffix("_copy").removesuffix("_backward")
+        for category, members in _GROUPS:
+            if base in members:
+                return category
+        if has_tag(base, torch.Tag.nondeterministic_seeded):
+            return "random"
+        if is_view(base):
+            return "shape"
+        schemas = [schema for schema in aten_schemas(base) if not has_out(schema)]
+        takes_tensors = any("Tensor" in str(argument.type) for schema in schemas for argument in schema.arguments)
+        return "constant" if schemas and not takes_tensors else "arithmetic"
 
     @cached_property
     def structure(self) -> Structure:
@@ -520,22 +470,31 @@ class TorchFunction:
     @cached_property
     def may_be_view(self) -> bool:
         """True if its result is always or sometimes the memory of an argument: `reshape`, `contiguous`, `to`."""
-        return may_be_view(self.plain_name)
+        return self.is_view or self.is_in(_SOMETIMES)
 
     @cached_property
     def is_elementwise(self) -> bool:
-        """True if each value of its result depends only on the values at the same place of its arguments."""
-        return is_elementwise(self.plain_name)
+        """True if each value of its result depends only on the values at the same place of its arguments, after
+        broadcasting.
+        """
+        name = self.plain_name
+        if name in groups.NOT_ELEMENTWISE or name.endswith("_backward"):
+            return False
+        if name in groups.ELEMENTWISE or name in groups.CONVERSIONS:
+            return True
+        return any(has_tag(spelled, torch.Tag.pointwise) for spelled in (name, f"special_{name}"))
 
     @cached_property
     def is_random(self) -> bool:
-        """True if it may draw random numbers."""
-        return is_random(self.plain_name)
+        """True if it draws random numbers, always or for some arguments."""
+        name = self.plain_name
+        spellings = (name, f"_{name}", f"{name}_")
+        return name in _RANDOM or any(has_tag(one, torch.Tag.nondeterministic_seeded) for one in spellings)
 
     @cached_property
     def allocates(self) -> bool:
         """True if its purpose is new memory: it makes, copies or converts a tensor."""
-        return allocates(self.plain_name)
+        return self.is_in(_MAKERS) or (self.is_in(groups.SAMPLING) and self.plain_name.startswith("rand"))
 
     @property
     def is_uninitialised(self) -> bool:
@@ -613,7 +572,7 @@ def _worked_out(func: Any) -> TorchFunction:
         opened,
         is_attribute=is_attribute,
         is_collective=is_collective(func),
-        writes_aside=writes_aside(written),
+        writes_aside=isinstance(written, _RunningStatistics),
         touches_gradients=name in groups.GRADIENT_ACCESS,
         switches_gradients=name in groups.GRADIENT_SWITCHES,
         draws=draws_of(plain) if kind is Kind.OPERATION else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,6 +39,12 @@ def formula(names: str) -> Callable[[Formula], Formula]:
     return enter
 
 
+def _enter(rule: Callable[..., Work | None], table: Mapping[str, Any]) -> None:
+    """Enter `rule(entry, call)` for all functions named in the keys of a table of entries."""
+    for names, entry in table.items():
+        formula(names)(partial(rule, entry))
+
+
 def product(call: Call, macs: int, factors: Iterable[Operand], also: int = 0) -> Work:
     """The work of a matrix product or a convolution: two FLOPs for each multiply-accumulate.
 
@@ -66,46 +72,51 @@ SOFTMAX = 5  # maximum, subtraction, exponential, sum, division
 SIGMOID = 4  # negation, exponential, addition, division
 
 
-@formula("linear")
-def _linear(call: Call) -> Work:
-    x, weight = call.operand(0, "input"), call.operand(1, "weight")
-    return product(call, call.made * x.shape[-1], (x, weight))
+# Multiply-accumulates of a product of an input and a weight.
+_WEIGHTED: dict[str, Callable[[Call, Operand, Operand], int]] = {
+    "linear": lambda call, x, weight: call.made * x.shape[-1],
+    "conv1d conv2d conv3d mkldnn_convolution cudnn_convolution": (
+        lambda call, x, weight: call.made * math.prod(weight.shape[1:])
+    ),
+    "conv_transpose1d conv_transpose2d conv_transpose3d": lambda call, x, weight: x.numel * math.prod(weight.shape[1:]),
+    "convolution": (
+        lambda call, x, weight: (x.numel if call.value(6, "transposed") else call.made) * math.prod(weight.shape[1:])
+    ),
+}
+# The same of the first two tensors, and of two tensors whose product is added to the first.
+_FACTORS: dict[str, Callable[[Call, Operand, Operand], int]] = {
+    "mm bmm mv dot vdot linalg_vecdot": lambda call, a, b: call.made * a.shape[-1],
+    "conv_tbc": lambda call, x, weight: call.made * math.prod(weight.shape[:2]),
+    # the fallback is used if torch has no `_grouped_mm` for the device
+    "grouped_mm transformers::grouped_mm_fallback": lambda call, a, b: a.numel * b.shape[-1],
+}
+_ADDED: dict[str, Callable[[Call, Operand, Operand], int]] = {
+    "addmm baddbmm addmv sspaddmm": lambda call, a, b: call.made * a.shape[-1],
+    "addbmm": lambda call, a, b: a.numel * b.shape[-1],
+}
 
 
-@formula("matmul mm bmm mv dot vdot inner linalg_vecdot")
+def _weighted_product(macs: Callable[[Call, Operand, Operand], int], call: Call) -> Work:
+    factors = call.operand(0, "input"), call.operand(1, "weight")
+    return product(call, macs(call, *factors), factors)
+
+
+def _product_from(first: int, macs: Callable[[Call, Operand, Operand], int], call: Call) -> Work:
+    a, b = call.operands[first : first + 2]
+    return product(call, macs(call, a, b), (a, b))
+
+
+_enter(_weighted_product, _WEIGHTED)
+_enter(partial(_product_from, 0), _FACTORS)
+_enter(partial(_product_from, 1), _ADDED)
+
+
+@formula("matmul inner")
 def _matmul(call: Call) -> Work:
     a, b = call.operands[1::-1] if call.function.is_reflected else call.operands[:2]
-    if call.name == "inner" and not (a.shape and b.shape):
+    if not (a.shape and b.shape):  # `inner` multiplies by a number
         return simple(call, call.made)
     return product(call, call.made * a.shape[-1], (a, b))
-
-
-@formula("addmm baddbmm addmv sspaddmm")
-def _add_product(call: Call) -> Work:
-    a, b = call.operands[1:3]
-    return product(call, call.made * a.shape[-1], (a, b))
-
-
-@formula("addbmm")
-def _add_batched_product(call: Call) -> Work:
-    a, b = call.operands[1:3]
-    return product(call, a.numel * b.shape[-1], (a, b))
-
-
-@formula("outer kron")
-def _outer(call: Call) -> Work:
-    return simple(call, call.made, 2)
-
-
-@formula("addr")
-def _add_outer(call: Call) -> Work:
-    return simple(call, 2 * call.made)
-
-
-@formula("grouped_mm transformers::grouped_mm_fallback")  # the fallback is used if torch has no `_grouped_mm` for the device
-def _grouped_mm(call: Call) -> Work:
-    a, b = call.operands[:2]
-    return product(call, a.numel * b.shape[-1], (a, b))
 
 
 @formula("tensordot")
@@ -156,32 +167,6 @@ def _bilinear(call: Call) -> Work:
     rows = a.numel // a.shape[-1]
     outputs, one, other = weight.shape
     return product(call, rows * outputs * (one * other + other), (a, b, weight))
-
-
-# Convolution ------------------------------------------------------------------------------------------------------
-
-
-@formula("conv1d conv2d conv3d mkldnn_convolution cudnn_convolution")
-def _convolution(call: Call) -> Work:
-    x, weight = call.operand(0, "input"), call.operand(1, "weight")
-    return product(call, call.made * math.prod(weight.shape[1:]), (x, weight))
-
-
-@formula("conv_transpose1d conv_transpose2d conv_transpose3d")
-def _transposed_convolution(call: Call) -> Work:
-    x, weight = call.operand(0, "input"), call.operand(1, "weight")
-    return product(call, x.numel * math.prod(weight.shape[1:]), (x, weight))
-
-
-@formula("convolution")
-def _any_convolution(call: Call) -> Work:
-    return _transposed_convolution(call) if call.value(6, "transposed") else _convolution(call)  # type: ignore[return-value]
-
-
-@formula("conv_tbc")
-def _time_batch_channel(call: Call) -> Work:
-    x, weight = call.operands[:2]
-    return product(call, call.made * math.prod(weight.shape[:2]), (x, weight))
 
 
 # Attention --------------------------------------------------------------------------------------------------------
@@ -288,21 +273,21 @@ def _extreme(call: Call) -> Work:
 
 
 # FLOPs per value of the first argument: running totals, statistics, distances, losses.
-PER_VALUE: dict[int, str] = {
-    1: "mean cumsum cumprod cummax cummin count_nonzero bincount trace diff segment_reduce histc col2im",
-    2: "nanmean norm aminmax linalg_norm linalg_vector_norm frobenius_norm norm_except_dim",
-    3: """
+PER_VALUE: dict[str, int] = {
+    "mean cumsum cumprod cummax cummin count_nonzero bincount trace diff segment_reduce histc col2im": 1,
+    "nanmean norm aminmax linalg_norm linalg_vector_norm frobenius_norm norm_except_dim": 2,
+    """
         dist renorm pairwise_distance mse_loss l1_loss cross linalg_cross histogram histogramdd trapz trapezoid
         cumulative_trapezoid
-    """,
-    4: """
+    """: 3,
+    """
         var std var_mean std_mean logsumexp logcumsumexp kl_div poisson_nll_loss hinge_embedding_loss
         margin_ranking_loss multi_margin_loss multilabel_margin_loss cov
-    """,
-    5: "softmax log_softmax smooth_l1_loss huber_loss soft_margin_loss safe_softmax softmax_backward_data",
-    6: "softmin cosine_similarity cosine_embedding_loss triplet_margin_loss corrcoef",
-    7: "binary_cross_entropy",
-    8: "binary_cross_entropy_with_logits",
+    """: 4,
+    "softmax log_softmax smooth_l1_loss huber_loss soft_margin_loss safe_softmax softmax_backward_data": 5,
+    "softmin cosine_similarity cosine_embedding_loss triplet_margin_loss corrcoef": 6,
+    "binary_cross_entropy": 7,
+    "binary_cross_entropy_with_logits": 8,
 }
 
 
@@ -312,18 +297,12 @@ def _per_value(per_value: int, call: Call) -> Work | None:
     return simple(call, per_value * call.given)
 
 
-for _count, _names in PER_VALUE.items():
-    formula(_names)(partial(_per_value, _count))
+_enter(_per_value, PER_VALUE)
 
 
 @formula("linalg_matrix_norm")
 def _matrix_norm(call: Call) -> Work | None:
     return simple(call, 2 * call.given) if call.value(1, "ord", "fro") in ("fro", 1, -1, math.inf, -math.inf) else None
-
-
-@formula("nll_loss nll_loss2d nll_loss_nd")
-def _nll(call: Call) -> Work:
-    return simple(call, call.operand(1, "target").numel)
 
 
 @formula("cross_entropy cross_entropy_loss")
@@ -354,11 +333,6 @@ def _embedding_bag(call: Call) -> Work:
     return simple(call, weighted * indices.numel * tables[0].shape[1])
 
 
-@formula("cdist pdist")
-def _distances(call: Call) -> Work:
-    return simple(call, 3 * call.made * call.operands[0].shape[-1])
-
-
 # Normalisation ------------------------------------------------------------------------------------------------------
 
 
@@ -368,18 +342,6 @@ def _affine(call: Call) -> int:
     if not any(isinstance(value, Operand) for value in given):
         given = [value for value in call.args[1:] if isinstance(value, Operand)][:2]
     return sum(isinstance(value, Operand) for value in given)
-
-
-@formula("layer_norm native_layer_norm group_norm native_group_norm")
-def _norm(call: Call) -> Work:
-    """Five FLOPs per value (mean, deviation, square, mean of squares, scaling), plus weight and bias."""
-    return simple(call, (5 + _affine(call)) * call.given, 2)
-
-
-@formula("rms_norm fused_rms_norm")
-def _rms_norm(call: Call) -> Work:
-    """Three FLOPs per value (square, mean of squares, scaling), plus the weight."""
-    return simple(call, (3 + min(1, _affine(call))) * call.given, 2)
 
 
 @formula(" ".join(sorted(BATCH_NORMS)))
@@ -392,11 +354,6 @@ def _batch_norm(call: Call) -> Work:
     return simple(call, ((5 if statistics else 2) + affine) * call.given, 2 if statistics else 1)
 
 
-@formula("local_response_norm")
-def _local_response_norm(call: Call) -> Work:
-    return simple(call, (call.value(1, "size") + 4) * call.given, 2)
-
-
 # Pooling ------------------------------------------------------------------------------------------------------------
 
 
@@ -405,18 +362,9 @@ def _window(size: Any, dims: int) -> int:
     return math.prod(sizes if len(sizes) == dims else sizes * dims)
 
 
-@formula("avg_pool1d avg_pool2d avg_pool3d")
-def _avg_pool(call: Call) -> Work:
-    return simple(call, call.made * _window(call.value(1, "kernel_size"), int(call.name[-2])))
-
-
-@formula(
-    "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices "
-    "fractional_max_pool2d fractional_max_pool3d fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices"
-)
-def _max_pool(call: Call) -> Work:
-    dims = int(call.name[call.name.index("pool") + 4])
-    return simple(call, math.prod(call.shape) * (_window(call.value(1, "kernel_size"), dims) - 1))
+def _dims(call: Call) -> int:
+    """The number of pooled dimensions: `avg_pool2d`, `max_pool2d_with_indices`."""
+    return int(call.name[call.name.index("pool") + 4])
 
 
 @formula(
@@ -424,8 +372,7 @@ def _max_pool(call: Call) -> Work:
     "adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices"
 )
 def _adaptive_pool(call: Call) -> Work:
-    dims = int(call.name[call.name.index("pool") + 4])
-    before, after = call.operands[0].shape, call.shape
+    dims, before, after = _dims(call), call.operands[0].shape, call.shape
     covered = math.prod(after[:-dims])
     for size, windows in zip(before[-dims:], after[-dims:], strict=True):
         covered *= sum(-(-(i + 1) * size // windows) - i * size // windows for i in range(windows))
@@ -474,9 +421,28 @@ def _affine_grid(call: Call) -> Work:
     return product(call, call.made * theta.shape[-1], (theta,))
 
 
-@formula("thnn_fused_lstm_cell")
-def _fused_cell(call: Call) -> Work:
-    return simple(call, call.given * (3 * SIGMOID + 10) / 4)
+# FLOPs, and how many times as many the backward has, by functions with a formula of one line.
+_SIMPLE: dict[str, tuple[Callable[[Call], float], int]] = {
+    "outer kron": (lambda call: call.made, 2),
+    "addr": (lambda call: 2 * call.made, 1),
+    "nll_loss nll_loss2d nll_loss_nd": (lambda call: call.operand(1, "target").numel, 1),
+    "cdist pdist": (lambda call: 3 * call.made * call.operands[0].shape[-1], 1),
+    # mean, deviation, square, mean of squares, scaling; weight and bias
+    "layer_norm native_layer_norm group_norm native_group_norm": (lambda call: (5 + _affine(call)) * call.given, 2),
+    # square, mean of squares, scaling; weight
+    "rms_norm fused_rms_norm": (lambda call: (3 + min(1, _affine(call))) * call.given, 2),
+    "local_response_norm": (lambda call: (call.value(1, "size") + 4) * call.given, 2),
+    "avg_pool1d avg_pool2d avg_pool3d": (lambda call: call.made * _window(call.value(1, "kernel_size"), _dims(call)), 1),
+    "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices "
+    "fractional_max_pool2d fractional_max_pool3d fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices": (
+        lambda call: math.prod(call.shape) * (_window(call.value(1, "kernel_size"), _dims(call)) - 1),
+        1,
+    ),
+    "thnn_fused_lstm_cell": (lambda call: call.given * (3 * SIGMOID + 10) / 4, 1),
+    "gelu": (lambda call: (9 if call.value(1, "approximate", "none") == "tanh" else 5) * call.made, 1),
+}
+
+_enter(lambda entry, call: simple(call, entry[0](call), entry[1]), _SIMPLE)
 
 
 # Fourier transforms and linear algebra, by textbook counts (Golub and Van Loan).
@@ -577,10 +543,8 @@ def _solve(count: Callable[[int, int], float], call: Call) -> Work:
     return simple(call, math.prod(right[:-2]) * count(right[-2], right[-1]), 2)
 
 
-for _names, _decomposed in _MATRIX.items():
-    formula(_names)(partial(_decompose, _decomposed))
-for _names, _solved in _SOLVED.items():
-    formula(_names)(partial(_solve, _solved))
+_enter(_decompose, _MATRIX)
+_enter(_solve, _SOLVED)
 
 
 @formula("linalg_solve_triangular")
@@ -670,8 +634,8 @@ def _spread(part: Labels, dims: int) -> Labels:
 # divided.
 
 # FLOPs per element of the result.
-PER_ELEMENT: dict[int, str] = {
-    1: """
+PER_ELEMENT: dict[str, int] = {
+    """
         abs add sub rsub mul div floor_divide remainder fmod neg reciprocal sqrt exp exp2 expm1 log log2 log10 log1p
         sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc erfinv erfcx ndtr ndtri log_ndtr
         lgamma digamma polygamma mvlgamma igamma igammac zeta i0 i0e i1 i1e bessel_j0 bessel_j1 bessel_y0 bessel_y1
@@ -681,14 +645,14 @@ PER_ELEMENT: dict[int, str] = {
         copysign nextafter angle eq ne lt le gt ge logical_and logical_or logical_xor logical_not bitwise_and
         bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift isnan isinf isfinite isneginf
         isposinf deg2rad rad2deg gcd lcm conj_physical polar linalg_vander
-    """,
-    2: """
+    """: 1,
+    """
         clamp relu6 hardtanh leaky_relu prelu rrelu rsqrt tanhshrink softshrink hardshrink ldexp xlogy xlog1py entr
         frexp isin
-    """,
-    3: "quantize_per_tensor quantize_per_channel quantile nanquantile addcmul addcdiv lerp sinc logit softsign nan_to_num",
-    4: "sigmoid elu softplus logsigmoid hardsigmoid hypot logaddexp logaddexp2 isclose",
-    5: "fake_quantize_per_tensor_affine fake_quantize_per_channel_affine silu hardswish selu celu mish glu",
+    """: 2,
+    "quantize_per_tensor quantize_per_channel quantile nanquantile addcmul addcdiv lerp sinc logit softsign nan_to_num": 3,
+    "sigmoid elu softplus logsigmoid hardsigmoid hypot logaddexp logaddexp2 isclose": 4,
+    "fake_quantize_per_tensor_affine fake_quantize_per_channel_affine silu hardswish selu celu mish glu": 5,
 }
 _PRODUCTS = frozenset("mul div reciprocal square pow addcmul addcdiv".split())
 
@@ -698,13 +662,7 @@ def _elementwise(per_element: int, call: Call) -> Work:
     return simple(call, times * per_element * call.made)
 
 
-for _count, _names in PER_ELEMENT.items():
-    formula(_names)(partial(_elementwise, _count))
-
-
-@formula("gelu")
-def _gelu(call: Call) -> Work:
-    return simple(call, (9 if call.value(1, "approximate", "none") == "tanh" else 5) * call.made)
+_enter(_elementwise, PER_ELEMENT)
 
 
 @formula(" ".join(sorted(DROPOUTS)))

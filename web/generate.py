@@ -12,7 +12,7 @@ from pathlib import Path
 from torcheer import Call, Layer, ModelHistory, Module, Operation
 from torcheer._text import colors
 from torcheer.log.operation import facts_of
-from torcheer.page.schema import FORMAT, GRAPH, REPORT, TYPES, VERSION, Key, Part, required
+from torcheer.page.schema import FORMAT, GRAPH, REPORT, TYPES, VERSION, PageKey, Part, panel_rows, required
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = "Written by `make web-types` from src/torcheer/{source}. Do not edit."
@@ -24,7 +24,7 @@ def generated() -> dict[Path, str]:
     constants = f"export const FORMAT = {json.dumps(FORMAT)};\nexport const VERSION = {VERSION};\n\n"
     docs = ROOT / "docs"
     return {
-        folder / "graph_format.ts": _header("page/schema.py") + constants + _format(GRAPH),
+        folder / "graph_format.ts": _header("page/schema.py") + constants + _format(GRAPH) + _panel(),
         folder / "report_format.ts": _header("page/schema.py") + _format(REPORT),
         folder / "colors.ts": _header("_text/colors.py") + _colors(),
         folder / "theme.css": f"/* {HEADER.format(source='_text/colors.py')} */\n\n" + _css(),
@@ -87,7 +87,7 @@ def _type(name: str) -> str:
     return TYPES.get(name, name.capitalize())
 
 
-def _check(key: Key, types: set[str]) -> str:
+def _check(key: PageKey, types: set[str]) -> str:
     """What JSON has to hold: a type of value, of which part its objects are, and whether it may be null."""
     plain = key.type.removesuffix(" | null")
     base = plain.removesuffix("[]")
@@ -96,6 +96,18 @@ def _check(key: Key, types: set[str]) -> str:
     said += [f'of: "{base}"'] if base in types else []
     said += ["isNullable: true"] if plain != key.type else []
     return f"{{ {', '.join(said)} }}"
+
+
+def _panel() -> str:
+    """The rows of an operation's panel, by section."""
+    made = ["", "export const PANEL_ROWS = {"]
+    for section, rows in panel_rows().items():
+        made.append(f"  {section}: [")
+        for name, row in rows:
+            said = {"title": row.title, "key": name, "format": row.format, **({"yes": row.yes} if row.yes else {})}
+            made.append(f"    {{ {', '.join(f'{one}: {json.dumps(text)}' for one, text in said.items())} }},")
+        made.append("  ],")
+    return "\n".join([*made, "} as const;\n"])
 
 
 def _documented(page: Path, parts: dict[str, Part]) -> str:
@@ -113,7 +125,7 @@ def _documented(page: Path, parts: dict[str, Part]) -> str:
     return text
 
 
-def _row(name: str, key: Key) -> str:
+def _row(name: str, key: PageKey) -> str:
     return f"| `{name}` | {key.about} | {'' if key.is_required else f'`{json.dumps(key.default)}` '}|"
 
 

@@ -10,23 +10,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
-import torch
-
 from .._torch.containers import PLAIN, format_path
-from .._torch.functions.facts import Origin
 from .._torch.gc_pause import fewer_collections
 from .._torch.internals import DisableTorchFunction
 from .._torch.sentinels import TENSOR
-from .._torch.shapes import bytes_of
 from ..log.index import Index
+from ..log.labels import LayerEntry
 from ..log.lookup import IndexNames
-from ..log.operation import OperationFacts
+from ..log.operation import DECLARED, OperationFacts
 from ..log.param import Param, describe_param
 from ..log.records import (
-    ELAPSED,
     FACTS,
     FUNCTION,
     MODULE,
@@ -37,6 +33,7 @@ from ..log.records import (
     Facts,
     Failure,
     ModuleCall,
+    OperationRecord,
     Row,
     number_of,
 )
@@ -79,6 +76,7 @@ def _layers(index: Index, made: list[int], call: ModuleCall) -> object:
 # Builds nodes and edges in one walk along the rows of the log.
 
 _ONCE = ((1, 1),)
+_FIELDS = [(fact.node, fact.plain) for fact in DECLARED if fact.node is not None]
 
 
 def build_graph(history: HoldsRun) -> Graph:
@@ -98,6 +96,21 @@ def graph_of_index(index: Index) -> Graph:
         return _Builder(index).graph()
 
 
+class _ReadOnce(OperationFacts):
+    """The facts of an operation whose record, layer and tensor are looked up once."""
+
+    __slots__ = ("_layer", "_record", "_tensor")
+    _record: OperationRecord
+    _layer: LayerEntry
+    _tensor: Facts
+
+    def __init__(self, index: Index, number: int) -> None:
+        super().__init__(index, number)
+        self._record = index.record(number)
+        self._layer = index.layer(number)
+        self._tensor = self._record.facts
+
+
 class _Builder:
     """Builds the graph of one history. Caches places, positions and parameters that several operations share."""
 
@@ -105,11 +118,6 @@ class _Builder:
         self.index = index
         self.log = index.log
         self.made: dict[int, Node] = {}  # by operation
-        self.labels: dict[int, tuple[str, int, int]] = {}  # by operation: layer label, pass, number of passes
-        for layer in index.table.layers:
-            label, count = index.table.label(layer), len(layer.passes)
-            for turn, number in enumerate(layer.passes, 1):
-                self.labels[number] = (label, turn, count)
         self._places: dict[tuple[int, int], Place] = {}
         self._positions: dict[Any, list[str]] = {}
         self._params: dict[int, Param] = {}
@@ -137,42 +145,25 @@ class _Builder:
     # Nodes --------------------------------------------------------------------------------------------------------
 
     def _node(self, number: int, row: Row) -> Node:
-        label, turn, count = self.labels[number]
-        function = self.log.functions[row[FUNCTION]]
-        shape, dtype, device = self._tensor(number)
+        one = _ReadOnce(self.index, number)
+        declared: dict[str, Any] = {field: read(one) for field, read in _FIELDS}
+        details = self.log.details.get(number)
         params, buffers = self._states(number, row)
         exits = self.index.exits.get(number, ())
-        kind = function.origin
-        details = self.log.details.get(number)
-        is_inplace = details is not None and bool(details.mutated) and self.log.operations[number].overwritten is not None
+        function = self.log.functions[row[FUNCTION]]
         return Node(
-            key=f"{label}:{turn}",
-            label=label,
-            kind=kind.value,
-            type=function.type,
-            function=function.name,
-            passes=(turn,),
-            num_passes=count,
+            **declared,
+            passes=(one.pass_num,),
             operations=(number,),
             modules=self.paths[row[MODULE]],
             exits=tuple([f"{call.address}:{call.call}" for call in exits if call.address]) if exits else (),
-            bottom_level_module=OperationFacts(self.index, number).bottom_level_module if exits else None,
-            shape=shape,
-            dtype=_name(dtype),
-            device=_name(device),
-            bytes=bytes_of(shape, dtype),
-            seconds=row[ELAPSED] / 1e9 if kind is not Origin.OPAQUE else None,
             params=params,
             buffers=buffers,
-            is_inplace=is_inplace,
-            from_input=bool(self.index.from_input[number]),
             to_output=bool(self.to_output[number]),
             has_gradient=number in self._reached,
             python_reads=self.python_reads.get(number, ()),
-            composite=details.composite.name if details is not None and details.composite is not None else None,
             call=details.call if details is not None and details.call >= 0 else number,
-            output_path=format_path(details.output_path) if details is not None and kind is not Origin.OUTPUT else "",
-            role=OperationFacts(self.index, number).io_role if function.func is None else "",
+            output_path=one.output_path if details is not None and not one.is_output_layer else "",
             place=self._place(row[SITE], row[MODULE]),
             arguments=Arguments(row[TEMPLATE], row[NAMES], function) if row[TEMPLATE] else None,
             facts=function,
@@ -345,11 +336,6 @@ def _edge(source: Node, target: Node, positions: tuple[str, ...], *, is_memory: 
     passes = _ONCE if source.passes == target.passes == (1,) else ((source.passes[0], target.passes[0]),)
     carried = source.operations, source.shape, source.bytes
     return Edge(source.key, target.key, positions, is_memory, False, False, False, passes, "", *carried)
-
-
-@cache
-def _name(what: torch.dtype | torch.device) -> str:
-    return str(what).removeprefix("torch.")
 
 
 def _positions(template: tuple[Any, ...], names: tuple[str, ...], count: int) -> list[str]:

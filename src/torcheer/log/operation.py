@@ -1,15 +1,18 @@
 """Declares every fact about one operation that can be read from the log: labels, tensor, gradient, call, neighbours, modules.
 
 Each fact is declared once, as a property of `OperationFacts`: its name, type, docstring, and how it is read from the log. The
-decorator `shown` adds columns and rows. These are generated from the declarations: the attributes of `Layer` (if all passes
-agree), the columns of `to_pandas` and `to_csv`, the rows of `print(operation)` and of the page's panel, and docs/attributes.md.
+decorator `shown` says where it is shown. These are generated from the declarations: the attributes of `Layer` (if all passes
+agree), the columns of `to_pandas` and `to_csv`, the rows of `print(operation)`, the values in a graph's nodes, the keys of a
+node in the page's data with their types and documentation, the rows of the page's panel, and docs/attributes.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import takewhile
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import torch
@@ -20,17 +23,46 @@ from .._torch.functions.facts import Origin
 from .._torch.internals import DisableTorchFunction
 from .._torch.measure import computes
 from .._torch.memory import is_freed
-from .._torch.shapes import shape_of
+from .._torch.shapes import bytes_of, shape_of
 from .._torch.source_code import SourceLine, source_of, stack_of
 from ..errors import ActivationLost, ActivationNotSaved, GradientNotSaved
 from .index import Index
+from .labels import LayerEntry
 from .lookup import Lookup
 from .param import Param, describe_param
-from .records import UNSAVED, ModuleCall, OperationRecord
+from .records import UNSAVED, Facts, ModuleCall, OperationRecord
 from .templates import fill_call, slot_paths
 
 _NO_PATH = (None, None)
 _Read = TypeVar("_Read", bound=Callable[..., Any])
+
+
+ALWAYS = object()  # the default of keys that are never left out
+
+
+@dataclass(frozen=True, slots=True)
+class PanelRow:
+    """A row in the page's panel of an operation. `format` is the name of a function in web/graph/panels/node_panel.ts."""
+
+    section: str
+    title: str
+    format: str = "text"
+    yes: str = ""  # the text of a true or false value that is true; there is no row if it is false
+
+
+@dataclass(frozen=True, slots=True)
+class PageKey:
+    """A key in the page's data: its TypeScript type, its meaning, its default if it has one, and its row in the panel."""
+
+    type: str
+    about: str = ""  # for a fact: its first sentence, unless there is more to say
+    default: Any = ALWAYS
+    row: PanelRow | None = None
+    name: str = ""  # for a fact: the name of the key
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is ALWAYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +75,29 @@ class Fact:
     column: str | None = None  # name of its column in `to_pandas` and `to_csv`
     cell: Callable[[Any], Any] | None = None  # converts the fact to the value in that column
     row: str | None = None  # title of its row in the printed text and in the page's panel; no row if the fact is None
+    node: str | None = None  # the field of a graph's `Node` that has it
+    page: PageKey | None = None  # its key in a node of the page's data
+
+    @property
+    def plain(self) -> Callable[[OperationFacts], Any]:
+        """A function that reads it for graphs and pages: dtypes and devices by name, `float32`, `cpu`."""
+        read = attrgetter(self.name)
+        return (lambda one: _name_of(read(one))) if self.type.startswith("torch.") else read
 
 
 def shown(
-    *, column: str | None = None, cell: Callable[[Any], Any] | None = None, row: str | None = None
+    *,
+    column: str | None = None,
+    cell: Callable[[Any], Any] | None = None,
+    row: str | None = None,
+    node: str | None = None,
+    page: PageKey | None = None,
 ) -> Callable[[_Read], _Read]:
     """Decorator, to be put below `@property`: declare where a fact is shown."""
 
     def declare(read: _Read) -> _Read:
-        read.shown = {"column": column, "cell": cell, "row": row}  # type: ignore[attr-defined]  # functions take attributes
+        places = {"column": column, "cell": cell, "row": row, "node": node, "page": page}
+        read.shown = places  # type: ignore[attr-defined]  # functions take attributes
         return read
 
     return declare
@@ -70,6 +116,11 @@ def facts_of(cls: type) -> list[Fact]:
                     name, read.__annotations__.get("return") or base.__annotations__.get(name, ""), sentence, **declared
                 )
     return list(found.values())
+
+
+@cache
+def _name_of(what: torch.dtype | torch.device) -> str:
+    return str(what).removeprefix("torch.")
 
 
 def _names(params: list[Param]) -> list[str]:
@@ -114,6 +165,14 @@ class OperationFacts:
         return self._index.log.operations[self._number]
 
     @property
+    def _layer(self) -> LayerEntry:
+        return self._index.layer(self._number)
+
+    @property
+    def _tensor(self) -> Facts:
+        return self._record.facts
+
+    @property
     def number(self) -> int:
         """Its number in the recording, by which the nodes of a graph name the `operations` they stand for."""
         return self._number
@@ -121,9 +180,10 @@ class OperationFacts:
     # Labels and numbers -----------------------------------------------------------------------------------------
 
     @property
+    @shown(node="label", page=PageKey("string", name="label"))
     def layer_label(self) -> str:
         """The label of the layer: `conv2d_3_7`."""
-        return self._index.layer_label(self._number)
+        return self._index.table.label(self._layer)
 
     @property
     @shown(column="label")
@@ -132,6 +192,7 @@ class OperationFacts:
         return self._index.label(self._number)
 
     @property
+    @shown(node="key", page=PageKey("string", name="key"))
     def layer_label_w_pass(self) -> str:
         """The label, always with the pass number: `conv2d_3_7:1`."""
         return f"{self.layer_label}:{self.pass_num}"
@@ -139,10 +200,10 @@ class OperationFacts:
     @property
     def layer_label_short(self) -> str:
         """The label without the overall number: `conv2d_3`."""
-        return self._index.layer(self._number).short_label
+        return self._layer.short_label
 
     @property
-    @shown(column="type")
+    @shown(column="type", node="type", page=PageKey("string", name="type"))
     def layer_type(self) -> str:
         """The function's name as labels spell it: `maxpool2d`."""
         return self._record.function.type
@@ -150,7 +211,7 @@ class OperationFacts:
     @property
     def layer_number(self) -> int:
         """The position of the layer among all layers, from 0."""
-        return self._index.layer(self._number).number
+        return self._layer.number
 
     @property
     def operation_num(self) -> int:
@@ -158,15 +219,16 @@ class OperationFacts:
         return self._index.positions[self._number] + 1
 
     @property
-    @shown(column="pass")
+    @shown(column="pass", page=PageKey("number", default=1, row=PanelRow("Tensor", "pass", "pass"), name="pass"))
     def pass_num(self) -> int:
         """Which pass of its layer this is, from 1."""
         return self._index.table.pass_number(self._number)
 
     @property
+    @shown(node="num_passes", page=PageKey("number", default=1, name="num_passes"))
     def num_passes(self) -> int:
         """How many times the layer ran."""
-        return len(self._index.layer(self._number).passes)
+        return len(self._layer.passes)
 
     @property
     def lookup_keys(self) -> list[int | str]:
@@ -202,28 +264,50 @@ class OperationFacts:
         return f"{what} was cleared by history.clear_activations(). Log again, or call history.save_new_activations(model, x)."
 
     @property
-    @shown(column="shape")
+    @shown(
+        column="shape",
+        node="shape",
+        page=PageKey(
+            "number[] | null",
+            "list of sizes, empty for a scalar, -1 for a ragged dimension",
+            None,
+            PanelRow("Tensor", "shape", "shape"),
+            "shape",
+        ),
+    )
     def tensor_shape(self) -> tuple[int, ...]:
         """The shape of the tensor."""
-        return self._record.shape
+        return self._tensor[0]
 
     @property
-    @shown(column="dtype", cell=str)
+    @shown(
+        column="dtype",
+        cell=str,
+        node="dtype",
+        page=PageKey("string | null", '`"float32"`', None, PanelRow("Tensor", "dtype"), "dtype"),
+    )
     def tensor_dtype(self) -> torch.dtype:
         """The dtype of the tensor."""
-        return self._record.dtype
+        return self._tensor[1]
 
     @property
-    @shown(column="device", cell=str)
+    @shown(
+        column="device",
+        cell=str,
+        node="device",
+        page=PageKey("string | null", '`"cpu"`', None, PanelRow("Tensor", "device"), "device"),
+    )
     def tensor_device(self) -> torch.device:
         """The device the tensor was computed on."""
-        return self._record.device
+        return self._tensor[2]
 
     @property
-    @shown(column="bytes")
+    @shown(
+        column="bytes", node="bytes", page=PageKey("number", default=0, row=PanelRow("Tensor", "size", "bytes"), name="bytes")
+    )
     def tensor_fsize(self) -> int:
         """The size of the tensor in bytes."""
-        return self._index.tensor_bytes(self._number)
+        return bytes_of(self._tensor[0], self._tensor[1])
 
     @property
     @shown(column="saved")
@@ -247,7 +331,7 @@ class OperationFacts:
         return self._record.function.func
 
     @property
-    @shown(column="function")
+    @shown(column="function", node="function", page=PageKey("string", row=PanelRow("Call", "function"), name="function"))
     def func_applied_name(self) -> str:
         """The name of the function, as torch spells it: `max_pool2d`."""
         return self._record.function.name
@@ -258,13 +342,13 @@ class OperationFacts:
         return self._record.started / 1e9 if self._record.started else None
 
     @property
-    @shown(column="seconds")
+    @shown(column="seconds", node="seconds")
     def func_time_elapsed(self) -> float | None:
         """Seconds that the function took; None for code that cannot be watched."""
         return self._record.elapsed / 1e9 if self._record.is_timed else None
 
     @property
-    @shown(column="gradfunc")
+    @shown(column="gradfunc", page=PageKey("string | null", default=None, row=PanelRow("Call", "backward"), name="gradfunc"))
     def gradfunc(self) -> str | None:
         """The name of the tensor's autograd node (`grad_fn`); None if autograd recorded no node."""
         return self._record.gradfunc
@@ -307,7 +391,13 @@ class OperationFacts:
         return value
 
     @property
-    @shown(column="in_place")
+    @shown(
+        column="in_place",
+        node="is_inplace",
+        page=PageKey(
+            "boolean", default=False, row=PanelRow("Tensor", "in place", "flag", "yes, it overwrites its input"), name="inplace"
+        ),
+    )
     def is_inplace(self) -> bool:
         """True if the function wrote its result into one of its arguments."""
         return self._record.overwritten is not None
@@ -330,6 +420,7 @@ class OperationFacts:
         return format_path(self._record.details.output_path)
 
     @property
+    @shown(node="composite", page=PageKey("string | null", default=None, row=PanelRow("Call", "part of"), name="composite"))
     def composite(self) -> str | None:
         """The torch function that called this operation, if its inside was recorded, such as `multi_head_attention_forward`."""
         composite = self._record.details.composite
@@ -439,6 +530,7 @@ class OperationFacts:
         return [f"{c.address}:{c.call}" for c in self._index.exits.get(self._number, ()) if c.address]
 
     @property
+    @shown(node="bottom_level_module")
     def bottom_level_module(self) -> str | None:
         """The address of a module whose call ran only this operation and returned its tensor; None if there is none."""
         for call in self._index.exits.get(self._number, ()):
@@ -454,6 +546,16 @@ class OperationFacts:
     # Position in the graph --------------------------------------------------------------------------------------
 
     @property
+    @shown(
+        node="kind",
+        page=PageKey(
+            "string",
+            "`input`, `output`, `operation`, `opaque` (from code that could not be watched), `alias` (another view of a "
+            "tensor, from such code), `source` (of unknown origin) or `failed` (raised)",
+            "operation",
+            name="kind",
+        ),
+    )
     def origin(self) -> str:
         """How the tensor was created: `input`, `operation`, `opaque`, `alias`, `source` or `output`."""
         return self._record.origin.value
@@ -469,6 +571,7 @@ class OperationFacts:
         return self._record.origin is Origin.OUTPUT
 
     @property
+    @shown(node="from_input")
     def has_input_ancestor(self) -> bool:
         """True if the tensor was computed from an input."""
         return bool(self._index.from_input[self._number])
@@ -504,6 +607,7 @@ class OperationFacts:
         return self._index.distances_to_output.get(self._number, _NO_PATH)[1]
 
     @property
+    @shown(node="role", page=PageKey("string", default="", name="role"))
     def io_role(self) -> str:
         """An input's position in the model's arguments, an output's position in the result, or a source's name."""
         log = self._index.log
@@ -617,7 +721,8 @@ def children_of(one: OperationFacts) -> list[OperationFacts]:
     return [OperationFacts(one._index, number) for number in one._index.children.get(one.number, ())]
 
 
-_ROWS = [fact for fact in facts_of(OperationFacts) if fact.row is not None]
+DECLARED = tuple(facts_of(OperationFacts))
+_ROWS = [fact for fact in DECLARED if fact.row is not None]
 
 
 def rows_of(one: OperationFacts) -> list[tuple[Fact, Any]]:

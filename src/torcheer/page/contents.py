@@ -15,7 +15,7 @@ from ..graph import Edge, Graph, ModuleBox, Node, Place, PythonRead
 from ..graph.blocks import Run, runs_of
 from ..graph.equal_ports import equal_ports
 from ..log.index import Index
-from ..log.operation import OperationFacts, rows_of
+from ..log.operation import DECLARED, OperationFacts, rows_of
 from ..log.param import Param
 from ..log.records import ModuleCall
 from .schema import Plain, lean
@@ -161,6 +161,8 @@ _BY_KIND = {
     "alias": "shape",
 }
 _LONGEST_ERROR = 4000
+_FACTS = [(fact.page.name, fact.plain) for fact in DECLARED if fact.page is not None]
+_FIELDS = [(fact.page.name, fact.node) for fact in DECLARED if fact.page is not None and fact.node is not None]
 
 
 class Contents:
@@ -185,45 +187,28 @@ class Contents:
         expense = self._expenses[number]
         known = expense if expense is not None and not expense.unknown else None
         stack, source = self.stacks.stack(node.place) if node.place is not None else ([], -1)
-        operation = node.operations[0] if node.operations else -1
+        one = OperationFacts(self.index, node.operations[0]) if node.operations else None
         return lean(
             "node",
             {
-                "key": node.key,
-                "label": node.label,
-                "kind": node.kind,
-                "type": node.type,
-                "function": node.function,
+                **(_facts(one) if one is not None else _facts_of_failed(node)),
                 "category": category_of(node),
-                "pass": node.passes[0],
-                "num_passes": node.num_passes,
                 "module": self._boxes[node.modules[-1]] if node.modules else -1,
                 "exits": [self._boxes[key] for key in node.exits],
-                "shape": node.shape,
-                "dtype": node.dtype,
-                "device": node.device,
-                "bytes": node.bytes,
                 "seconds": _rounded(expense.seconds) if expense is not None else 0.0,
                 "backward_seconds": _rounded(expense.backward_seconds or 0.0) or None if expense is not None else None,
                 "flops": known.flops if known is not None else None,
                 "macs": known.macs if known is not None else None,
                 "params": [self._param(param) for param in node.params],
                 "buffers": [use.buffer.name for use in node.buffers],
-                "inplace": node.is_inplace,
-                "role": node.role,
                 "arguments": cut(self._words[number]),
-                "composite": node.composite,
                 "error": cut(node.error, _LONGEST_ERROR),
-                "gradfunc": self.index.record(operation).gradfunc if operation >= 0 else None,
-                "rows": self._rows(operation) if operation >= 0 else [],
+                "rows": [(str(fact.row), cut(str(value))) for fact, value in rows_of(one)] if one is not None else [],
                 "stack": stack,
                 "source": source,
                 "python_reads": [_python_read(read) for read in node.python_reads],
             },
         )
-
-    def _rows(self, operation: int) -> list[tuple[str, str]]:
-        return [(str(fact.row), cut(str(value))) for fact, value in rows_of(OperationFacts(self.index, operation))]
 
     def _param(self, param: Param) -> Plain:
         found = self._params.get(param)
@@ -312,6 +297,15 @@ class _Sums:
     def over(self, span: tuple[int, int]) -> int:
         first, end = span
         return self._before[end] - self._before[first] if first >= 0 else 0
+
+
+def _facts(one: OperationFacts) -> Plain:
+    return {name: read(one) for name, read in _FACTS}
+
+
+def _facts_of_failed(node: Node) -> Plain:
+    """The facts of the operation that raised, which has no number."""
+    return {name: getattr(node, field) for name, field in _FIELDS}
 
 
 def _python_read(read: PythonRead) -> str:

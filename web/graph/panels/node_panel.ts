@@ -11,6 +11,7 @@ import { type Fact, facts, row, rows, section } from "./panel_parts";
 import type { OpNode, Payload, Stats } from "../model/payload";
 import { sourceView } from "./source";
 import * as format from "../../shared/format";
+import { PANEL_ROWS } from "../../shared/generated/graph_format";
 
 export interface PanelContent {
   title: string;
@@ -46,7 +47,7 @@ export function nodePanel(
     body: [
       members.length > 1 ? passChooser(members.length, pass, onPass) : null,
       node.error ? el("p", { class: "error", text: `Raised ${node.error}` }) : null,
-      section("Tensor", facts(tensorFacts(node))),
+      section("Tensor", facts(declaredFacts("Tensor", node, payload))),
       attentionHeads(node.attention, theme),
       node.preview ? section("Values", preview(node.preview, WIDTH)) : null,
       section("Statistics", statistics(node.stats)),
@@ -56,13 +57,13 @@ export function nodePanel(
         statistics(node.grad?.stats ?? null),
       ),
       section(payload.verdict ? "Errors" : "Figures of your own", facts(ownFacts(node, payload))),
-      section("Cost", facts(costFacts(node, payload))),
+      section("Cost", facts(declaredFacts("Cost", node, payload))),
       section("Parameters", params(node, payload)),
       differences(guide, side, index),
       section("Comes from", neighbours(guide, side, index, "into")),
       section("Leads to", neighbours(guide, side, index, "out")),
       section("Modules", modulePath(guide, side, node)),
-      section("Call", facts(callFacts(node))),
+      section("Call", facts([...declaredFacts("Call", node, payload), ...furtherFacts(node)])),
       section("Source", sourceView(payload, node.stack, node.source)),
     ],
   };
@@ -79,26 +80,28 @@ function passChooser(count: number, pass: number, onPass: (pass: number) => void
   );
 }
 
-function tensorFacts(node: OpNode): Fact[] {
-  return [
-    ["shape", node.shape === null ? null : format.shape(node.shape)],
-    ["dtype", node.dtype],
-    ["device", node.device],
-    ["size", node.bytes ? format.bytes(node.bytes) : null],
-    ["pass", node.num_passes > 1 ? `${node.pass} of ${node.num_passes}` : null],
-    ["activation", node.saved ? "saved" : null],
-    ["in place", node.inplace ? "yes, it overwrites its input" : null],
-  ];
-}
+type Row = (typeof PANEL_ROWS)[keyof typeof PANEL_ROWS][number];
+type Write = (value: never, node: OpNode, payload: Payload, row: Row) => Fact[1];
 
-function costFacts(node: OpNode, payload: Payload): Fact[] {
-  const share = payload.facts.seconds ? ` (${format.percent(node.seconds / payload.facts.seconds)} of the pass)` : "";
-  return [
-    ["time", node.seconds ? format.time(node.seconds) + share : null],
-    ["backward", node.backward_seconds === null ? null : format.time(node.backward_seconds)],
-    ["FLOPs", node.flops === null ? (node.kind === "operation" ? "unknown" : null) : format.human(node.flops)],
-    ["MACs", node.macs ? format.human(node.macs) : null],
-  ];
+/** How the values of declared rows are written; a row without text is left out. */
+const FORMATS: Record<Row["format"], Write> = {
+  text: (value: string | null) => value,
+  code: (value: string) => (value ? el("span", { class: "mono", text: value }) : null),
+  list: (values: string[]) => values.join(", "),
+  flag: (value: boolean, _node, _payload, row) => (value && "yes" in row ? row.yes : null),
+  shape: (value: number[] | null) => (value === null ? null : format.shape(value)),
+  bytes: (value: number) => (value ? format.bytes(value) : null),
+  count: (value: number | null) => (value ? format.human(value) : null),
+  pass: (value: number, node) => (node.num_passes > 1 ? `${value} of ${node.num_passes}` : null),
+  seconds: (value: number | null) => (value === null ? null : format.time(value)),
+  time: (value: number, _node, { facts }) =>
+    value ? format.time(value) + (facts.seconds ? ` (${format.percent(value / facts.seconds)} of the pass)` : "") : null,
+  flops: (value: number | null, node) =>
+    value === null ? (node.kind === "operation" ? "unknown" : null) : format.human(value),
+};
+
+function declaredFacts(name: keyof typeof PANEL_ROWS, node: OpNode, payload: Payload): Fact[] {
+  return PANEL_ROWS[name].map((row): Fact => [row.title, FORMATS[row.format](node[row.key] as never, node, payload, row)]);
 }
 
 function statistics(stats: Stats | null): HTMLElement | null {
@@ -181,15 +184,8 @@ function modulePath(guide: Guide, side: number, node: OpNode): HTMLElement | nul
   return el("div", { class: "rows" }, ...links);
 }
 
-function callFacts(node: OpNode): Fact[] {
-  return [
-    ["function", node.function],
-    ["arguments", node.arguments ? el("span", { class: "mono", text: node.arguments }) : null],
-    ["part of", node.composite],
-    ["backward", node.gradfunc],
-    ["read by Python", node.python_reads.join(", ")],
-    ...node.rows.map(([title, text]): Fact => [title.toLowerCase(), text]),
-  ];
+function furtherFacts(node: OpNode): Fact[] {
+  return node.rows.map(([title, text]): Fact => [title.toLowerCase(), text]);
 }
 
 /** What differs from the node it corresponds to in the other model. */

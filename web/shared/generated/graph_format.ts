@@ -67,32 +67,32 @@ export interface ModuleCall {
 }
 
 export interface OpNode {
-  key: string;
   label: string;
-  kind: string;
+  key: string;
   type: string;
-  function: string;
-  category: string;
   pass: number;
   num_passes: number;
-  module: number;
-  exits: number[];
   shape: number[] | null;
   dtype: string | null;
   device: string | null;
   bytes: number;
+  function: string;
+  gradfunc: string | null;
+  inplace: boolean;
+  composite: string | null;
+  kind: string;
+  role: string;
+  category: string;
+  module: number;
+  exits: number[];
   seconds: number;
   backward_seconds: number | null;
   flops: number | null;
   macs: number | null;
   params: Param[];
   buffers: string[];
-  inplace: boolean;
-  role: string;
   arguments: string;
-  composite: string | null;
   error: string;
-  gradfunc: string | null;
   rows: [string, string][];
   stack: [number, number, string][];
   source: number;
@@ -212,9 +212,9 @@ export const PARTS: Parts = {
     checks: { key: { is: "string" }, address: { is: "string" }, class: { is: "string" }, call: { is: "number" }, num_calls: { is: "number" }, step: { is: "string" }, parent: { is: "number" }, depth: { is: "number" }, training: { is: "boolean" }, seconds: { is: "number" }, flops: { is: "number", isNullable: true }, bytes: { is: "number" }, num_params: { is: "number" }, input_shapes: { is: "list" }, output_shapes: { is: "list" }, first: { is: "number" }, end: { is: "number" }, params_id: { is: "string" }, source: { is: "list", isNullable: true } },
   },
   OpNode: {
-    required: ["key", "label", "type", "function"],
-    template: {"key": null, "label": null, "kind": "operation", "type": null, "function": null, "category": "arithmetic", "pass": 1, "num_passes": 1, "module": -1, "exits": [], "shape": null, "dtype": null, "device": null, "bytes": 0, "seconds": 0.0, "backward_seconds": null, "flops": null, "macs": null, "params": [], "buffers": [], "inplace": false, "role": "", "arguments": "", "composite": null, "error": "", "gradfunc": null, "rows": [], "stack": [], "source": -1, "python_reads": [], "saved": false, "stats": null, "grad": null, "preview": null, "attention": null, "metrics": []},
-    checks: { key: { is: "string" }, label: { is: "string" }, kind: { is: "string" }, type: { is: "string" }, function: { is: "string" }, category: { is: "string" }, pass: { is: "number" }, num_passes: { is: "number" }, module: { is: "number" }, exits: { is: "list" }, shape: { is: "list", isNullable: true }, dtype: { is: "string", isNullable: true }, device: { is: "string", isNullable: true }, bytes: { is: "number" }, seconds: { is: "number" }, backward_seconds: { is: "number", isNullable: true }, flops: { is: "number", isNullable: true }, macs: { is: "number", isNullable: true }, params: { is: "list", of: "Param" }, buffers: { is: "list" }, inplace: { is: "boolean" }, role: { is: "string" }, arguments: { is: "string" }, composite: { is: "string", isNullable: true }, error: { is: "string" }, gradfunc: { is: "string", isNullable: true }, rows: { is: "list" }, stack: { is: "list" }, source: { is: "number" }, python_reads: { is: "list" }, saved: { is: "boolean" }, stats: { is: "object", of: "Stats", isNullable: true }, grad: { is: "object", of: "Gradient", isNullable: true }, preview: { is: "object", of: "Preview", isNullable: true }, attention: { is: "object", of: "Attention", isNullable: true }, metrics: { is: "list" } },
+    required: ["label", "key", "type", "function"],
+    template: {"label": null, "key": null, "type": null, "pass": 1, "num_passes": 1, "shape": null, "dtype": null, "device": null, "bytes": 0, "function": null, "gradfunc": null, "inplace": false, "composite": null, "kind": "operation", "role": "", "category": "arithmetic", "module": -1, "exits": [], "seconds": 0.0, "backward_seconds": null, "flops": null, "macs": null, "params": [], "buffers": [], "arguments": "", "error": "", "rows": [], "stack": [], "source": -1, "python_reads": [], "saved": false, "stats": null, "grad": null, "preview": null, "attention": null, "metrics": []},
+    checks: { label: { is: "string" }, key: { is: "string" }, type: { is: "string" }, pass: { is: "number" }, num_passes: { is: "number" }, shape: { is: "list", isNullable: true }, dtype: { is: "string", isNullable: true }, device: { is: "string", isNullable: true }, bytes: { is: "number" }, function: { is: "string" }, gradfunc: { is: "string", isNullable: true }, inplace: { is: "boolean" }, composite: { is: "string", isNullable: true }, kind: { is: "string" }, role: { is: "string" }, category: { is: "string" }, module: { is: "number" }, exits: { is: "list" }, seconds: { is: "number" }, backward_seconds: { is: "number", isNullable: true }, flops: { is: "number", isNullable: true }, macs: { is: "number", isNullable: true }, params: { is: "list", of: "Param" }, buffers: { is: "list" }, arguments: { is: "string" }, error: { is: "string" }, rows: { is: "list" }, stack: { is: "list" }, source: { is: "number" }, python_reads: { is: "list" }, saved: { is: "boolean" }, stats: { is: "object", of: "Stats", isNullable: true }, grad: { is: "object", of: "Gradient", isNullable: true }, preview: { is: "object", of: "Preview", isNullable: true }, attention: { is: "object", of: "Attention", isNullable: true }, metrics: { is: "list" } },
   },
   Param: {
     required: ["name", "shape", "dtype", "numel"],
@@ -267,3 +267,28 @@ export const PARTS: Parts = {
     checks: { name: { is: "string" }, nodes: { is: "list" } },
   },
 };
+
+export const PANEL_ROWS = {
+  Tensor: [
+    { title: "shape", key: "shape", format: "shape" },
+    { title: "dtype", key: "dtype", format: "text" },
+    { title: "device", key: "device", format: "text" },
+    { title: "size", key: "bytes", format: "bytes" },
+    { title: "pass", key: "pass", format: "pass" },
+    { title: "activation", key: "saved", format: "flag", yes: "saved" },
+    { title: "in place", key: "inplace", format: "flag", yes: "yes, it overwrites its input" },
+  ],
+  Cost: [
+    { title: "time", key: "seconds", format: "time" },
+    { title: "backward", key: "backward_seconds", format: "seconds" },
+    { title: "FLOPs", key: "flops", format: "flops" },
+    { title: "MACs", key: "macs", format: "count" },
+  ],
+  Call: [
+    { title: "function", key: "function", format: "text" },
+    { title: "arguments", key: "arguments", format: "code" },
+    { title: "part of", key: "composite", format: "text" },
+    { title: "backward", key: "gradfunc", format: "text" },
+    { title: "read by Python", key: "python_reads", format: "list" },
+  ],
+} as const;

@@ -143,9 +143,6 @@ class AtLine:
         return self._line
 
 
-# What is interrupted ------------------------------------------------------------------------------------------------------
-
-
 def log(model: nn.Module, x: Tensor) -> None:
     torcheer.log_forward_pass(model, x)
 

@@ -73,9 +73,6 @@ def roles(model, *given, **named):
     return [role for one in history.inputs for role in one.io_role.split(", ")]
 
 
-# What a form means ---------------------------------------------------------------------------------------------------------
-
-
 def batch_encoding(**tensors):
     from transformers import BatchEncoding
 
@@ -223,8 +220,6 @@ def test_arguments_are_the_same_when_they_are_read_again():
         arguments = as_arguments(model, given)
         assert as_arguments(model, *arguments) == arguments
 
-
-# What is refused --------------------------------------------------------------------------------------------------------------
 
 ENTRIES = {
     "log_forward_pass": torcheer.log_forward_pass,

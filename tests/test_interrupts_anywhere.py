@@ -155,9 +155,6 @@ def test_what_is_to_be_undone_is_undone_where_one_part_raises():
     assert done == [2, 1]
 
 
-# Holding signals back -----------------------------------------------------------------------------------------------
-
-
 def test_a_signal_that_is_held_comes_when_the_block_is_over():
     reached = []
     with pytest.raises(KeyboardInterrupt), held_signals():

@@ -29,9 +29,6 @@ def value(history, key):
     return history[key].tensor_contents
 
 
-# The level a person means ---------------------------------------------------------------------------------------------
-
-
 def test_a_functional_relu_is_one_relu():
     assert labels(log(relu_twice, x)) == ["relu_1", "add_1", "relu_2"]
 
@@ -80,9 +77,6 @@ def test_multi_head_attention_is_opened():
 def test_python_methods_over_c_methods_are_logged_once():
     assert labels(log(lambda t: t.unflatten(1, (2, 2)), x)) == ["unflatten_1"]
     assert labels(log(lambda t: t.split(2, dim=1)[0] + 1, x)) == ["split_1", "split_2", "add_1"]
-
-
-# Where tensors come from ----------------------------------------------------------------------------------------------
 
 
 def test_tensors_born_inside_have_no_input_ancestor_until_they_meet_one():
@@ -155,9 +149,6 @@ def test_parameters_used_without_a_module_are_known():
     loose = nn.Parameter(torch.ones(4))
     history = log(lambda t: t * loose, x)
     assert [p.name for p in history["mul_1"].parent_params] == ["unregistered_1"]
-
-
-# In place -------------------------------------------------------------------------------------------------------------
 
 
 def test_in_place_writes_are_operations_and_earlier_values_are_kept():
@@ -260,9 +251,6 @@ def test_setting_data_moves_a_tensor():
     history = log(model, x)
     assert torch.equal(value(history, "output"), x * 3 + 1)
     assert history["add_1"].parent_layers == ["setdata_1_3"]
-
-
-# Calls and results ----------------------------------------------------------------------------------------------------
 
 
 def test_a_call_that_returns_several_tensors_is_several_operations_that_share_it():
@@ -387,9 +375,6 @@ def test_one_tensor_in_two_places_is_one_input():
 def test_a_tuple_is_the_arguments_and_a_list_is_one():
     assert len(torcheer.log_forward_pass(lambda a, b: a + b, (x, x + 1)).inputs) == 2
     assert labels(torcheer.log_forward_pass(torch.stack, [x, x])) == ["stack_1"]
-
-
-# Unusual tensors ------------------------------------------------------------------------------------------------------
 
 
 Double = autograd_function("Double", lambda ctx, t: t * 2, lambda ctx, gradient: gradient * 2)
@@ -566,9 +551,6 @@ def test_random_functions_and_factories():
     assert not history["randlike_1"].initialized_inside_model
 
 
-# What cannot be looked into -------------------------------------------------------------------------------------------
-
-
 class Scripted(nn.Module):
     def __init__(self):
         super().__init__()
@@ -631,9 +613,6 @@ def test_parallel_wrappers_are_looked_through():
     history = log(nn.DataParallel(nn.Sequential(nn.DataParallel(Mlp()), nn.ReLU())), x)
     assert history["0.fc1"].label == "linear_1_1"
     assert history.model_name == "Sequential"
-
-
-# Against forward hooks ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", [Mlp(), Branching()], ids=lambda m: type(m).__name__)

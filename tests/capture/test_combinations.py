@@ -128,9 +128,6 @@ def test_a_recording_around_a_model_sees_what_a_log_of_it_sees(steps: Any) -> No
     del result
 
 
-# Numbers that are printed and told ------------------------------------------------------------------------------------
-
-
 def test_a_call_with_ordinal_zero_is_no_call() -> None:
     history = logged("looping")
     with pytest.raises(tl.LayerNotFound):
@@ -288,9 +285,6 @@ def test_what_was_let_go_of_may_be_written_to(which: list[Any]) -> None:
 
     history = tl.log_forward_pass(program, torch.ones(2), layers_to_save=which)
     assert history[which[-1]].tensor_contents.tolist() == [8.0, 8.0]
-
-
-# What a validation finds and exempts -----------------------------------------------------------------------------------
 
 
 def check_of(report: tl.ValidationReport, word: str) -> Any:

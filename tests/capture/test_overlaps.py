@@ -29,9 +29,6 @@ def steps(history):
     return [one.layer_type for one in history.operations if one.layer_type not in ("input", "output")]
 
 
-# In one thread ------------------------------------------------------------------------------------------------------
-
-
 def test_recordings_that_end_in_the_order_they_began_hold_what_ran_while_they_did():
     first, second = torcheer.recording(), torcheer.recording()
     one = first.__enter__()
@@ -214,9 +211,6 @@ def test_taps_of_tasks_and_blocks_that_end_in_any_order_work():
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in (*one.modules(), *two.modules()))
 
 
-# In several threads -------------------------------------------------------------------------------------------------
-
-
 class Waiting(nn.Module):
     """Stops in its forward until it is told to go on."""
 
@@ -297,9 +291,6 @@ def test_threads_that_start_or_end_while_a_log_looks_for_them_do_not_stop_it(mon
 
     monkeypatch.setattr(threading, "_dangling", Changing())
     assert labels(torcheer.log_forward_pass(nn.Tanh(), x)) == ["tanh_1"]
-
-
-# The random state ---------------------------------------------------------------------------------------------------
 
 
 class Training(threading.Thread):

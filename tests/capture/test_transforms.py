@@ -83,9 +83,6 @@ def test_what_a_transform_puts_into_a_module_is_not_taken_for_its_parameters():
     assert not any(is_functorch_wrapped(tensor) for tensor in registered if tensor is not None)
 
 
-# FlexAttention masks and scores by functions under vmap -------------------------------------------------------------------
-
-
 def test_a_log_of_code_that_is_compiled_as_one_graph_warns_of_nothing():
     """Inside a log it runs as it is written, which torch 2.12 warns of, once in a process: that is left to the program."""
     compiled = torch.compile(lambda t: t.relu() + 1, backend="eager", fullgraph=True)

@@ -80,9 +80,6 @@ def by_hand(*edges, **facts):
     return Graph("hand", tuple(nodes), tuple(sorted(edges, key=lambda e: list(names).index(e.target))))
 
 
-# Pruning ----------------------------------------------------------------------------------------------------------
-
-
 def test_dead_ends_go():
     def model(t):
         t.sin().cos()
@@ -149,9 +146,6 @@ def test_what_was_hidden_comes_back_after_other_views():
     assert rolled == roll(graph)
 
 
-# Buffers ----------------------------------------------------------------------------------------------------------
-
-
 def test_buffers_are_drawn_on_demand():
     graph = graph_of(Convolutional().train(), torch.rand(2, 3, 8, 8))
     drawn = add_buffer_nodes(graph)
@@ -193,9 +187,6 @@ def test_a_buffer_inside_a_collapsed_module_is_not_drawn():
     one, other = add_buffer_nodes(collapse(graph, depth=1)), collapse(add_buffer_nodes(graph), depth=1)
     assert one == other
     assert not any(n.kind == "buffer" for n in one.nodes)
-
-
-# Modules ----------------------------------------------------------------------------------------------------------
 
 
 def test_only_what_modules_return_is_kept():
@@ -300,9 +291,6 @@ def test_a_module_that_raised_says_so_when_collapsed():
     with pytest.raises(RuntimeError), torcheer.recording(model) as history:
         model(x)
     assert "RuntimeError" in collapse(build_graph(history), address="0").nodes[-1].error
-
-
-# Rolling ----------------------------------------------------------------------------------------------------------
 
 
 def test_passes_are_written_short():
@@ -413,9 +401,6 @@ def test_a_module_that_calls_itself_rolls():
     assert [(n.label, n.modules) for n in graph.nodes if n.type == "linear"] == [("linear_1_1", ("0", "0.fc"))]
 
 
-# Identities -------------------------------------------------------------------------------------------------------
-
-
 def test_a_tensor_that_passed_through_an_identity_gets_a_node():
     model = nn.Sequential(nn.Linear(4, 4), nn.Identity(), nn.Identity(), nn.ReLU())
     graph = graph_of(model, x)
@@ -454,9 +439,6 @@ def test_identities_inside_a_collapsed_module_are_part_of_it():
     assert labels(collapse(expand_identities(graph), depth=1)) == ["input_1_0", "0", "1", "output_1_3"]
 
 
-# Chains -----------------------------------------------------------------------------------------------------------
-
-
 def test_runs_of_elementwise_operations_merge():
     graph = merge_elementwise(graph_of(lambda t: ((t + 1).relu() * 2) @ torch.ones(4, 2), x))
     assert [n.title for n in graph.nodes] == ["input", "add → relu → mul", "ones", "matmul", "output"]
@@ -491,9 +473,6 @@ def test_merged_runs_roll():
 
     rolled = roll(merge_elementwise(graph_of(model, x)))
     assert [(n.title, n.passes) for n in rolled.nodes][1] == ("sin → add", (1, 2, 3))
-
-
-# Folding ----------------------------------------------------------------------------------------------------------
 
 
 def test_equal_blocks_fold_and_say_that_parameters_are_their_own():
@@ -644,9 +623,6 @@ def test_views_of_resnet18():
     assert sum(n.num_params for n in stages.nodes) == sum(p.numel for p in history.params.values())
     assert fold_repeats(graph).modules["layer1.0:1"].repeats == 2
     assert all(n.exits or n.kind in ("input", "output") for n in keep_module_outputs(graph).nodes)
-
-
-# Paths ------------------------------------------------------------------------------------------------------------
 
 
 def test_ancestors_and_descendants():

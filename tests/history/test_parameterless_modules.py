@@ -18,9 +18,6 @@ from torcheer.graph import build_graph, collapse, expand_identities, roll
 x = torch.rand(2, 4)
 
 
-# Programs in two spellings: with modules, and with functions -----------------------------------------------------------
-
-
 def squash(t: Tensor) -> Tensor:
     t = t - t.mean()
     return F.relu(t) / (t.abs().sum() + 1)
@@ -150,9 +147,6 @@ def test_what_is_kept_as_the_model_runs_is_what_the_labels_mean_afterwards(body,
     assert some.layer_labels == whole.layer_labels
     chosen = log(net, x, layers_to_save=lambda one: one.layer_type == "relu")
     assert {one.label for one in chosen.saved} == {one.label for one in whole.operations if one.layer_type == "relu"}
-
-
-# Calls of a module are numbered, for addressing only ------------------------------------------------------------------
 
 
 def pooled(self, t):
@@ -325,9 +319,6 @@ def test_a_unet_keeps_its_shape(in_a_loop, training):
     graph = roll(history.graph)
     assert len(graph.nodes) == history.num_operations
     assert not any(edge.is_feedback for edge in graph.edges)
-
-
-# Pictures -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_shared_block_is_a_box_per_place_in_a_rolled_picture():

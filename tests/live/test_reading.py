@@ -293,9 +293,6 @@ def test_reading_inside_a_recording_leaves_the_log_as_it_is(net, x):
     assert [one.func_applied_name for one in recorded.operations] == [one.func_applied_name for one in history.operations]
 
 
-# What was not reached ---------------------------------------------------------------------------------------------------
-
-
 def test_what_was_not_reached_is_named():
     model, x = Ragged(), torch.rand(1, 4)
     with (
@@ -404,9 +401,6 @@ def test_an_interrupt_leaves_nothing_behind(net, x, where):
     handle.remove()
 
 
-# Stopping ---------------------------------------------------------------------------------------------------------------
-
-
 def test_stop_ends_the_block_when_everything_was_reached(net, x):
     ran = []
     net.cell.register_forward_hook(lambda *given: ran.append("cell"))
@@ -449,9 +443,6 @@ def test_an_exception_handler_of_the_model_does_not_catch_the_stop():
         model(torch.rand(1, 2))
         after.append(1)
     assert after == []
-
-
-# activation -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_logged", [False, True])
@@ -561,9 +552,6 @@ def test_activation_with_named_arguments():
         ),
         torch.cos(b),
     )
-
-
-# Bad input --------------------------------------------------------------------------------------------------------------
 
 
 def test_bad_input_is_refused_with_what_to_do(net, x):

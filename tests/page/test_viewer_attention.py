@@ -132,9 +132,6 @@ def test_the_pattern_itself_has_no_second_picture():
     assert not any("preview" in node for node in shown)
 
 
-# In a browser -------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     torch.manual_seed(0)

@@ -217,9 +217,6 @@ def test_making_a_payload_changes_nothing_and_twice_gives_the_same(history):
     assert all(torch.equal(history[label].tensor_contents, value) or value.isnan().any() for label, value in before)
 
 
-# Particular things --------------------------------------------------------------------------------------------------
-
-
 def test_a_failed_pass_ends_in_what_failed():
     payload = filled(failed())
     last = payload["nodes"][-1]
@@ -306,9 +303,6 @@ def test_very_long_arguments_are_cut_and_those_that_cannot_be_printed_told():
     history = log(lambda x: x[[0] * 1000], torch.ones(3))
     assert len(filled(history)["nodes"][1]["arguments"]) == 400
     assert words_of(Node(key="a", label="a", arguments=Arguments((Loud(),)))) == "(cannot be shown: ValueError)"
-
-
-# Structure ----------------------------------------------------------------------------------------------------------
 
 
 class Mixed(nn.Module):
@@ -444,9 +438,6 @@ def test_modules_with_the_same_parameters_say_so():
     again = filled(log(SimpleRecurrent(), torch.rand(1, 5)))["modules"]
     assert len(again) == 4
     assert len({one["params_id"] for one in again}) == 1
-
-
-# Size ---------------------------------------------------------------------------------------------------------------
 
 
 def test_a_size_limit_is_kept_and_what_it_cost_is_said():

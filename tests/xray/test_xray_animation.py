@@ -56,9 +56,6 @@ def run_of(folder: Path, tensors: list[torch.Tensor], kind: str = "layer", layou
     return write_run(folder, {10 * at: [one] for at, one in enumerate(found)})
 
 
-# Pixels -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("ending", "colors"), [("gif", 235), ("webp", 255)])
 @pytest.mark.parametrize("kind", ["layer", "activation"])
 def test_every_pixel_has_the_color_of_its_value(tmp_path, ending, colors, kind):
@@ -197,9 +194,6 @@ def test_the_key_of_a_frame_has_its_values_below_the_ends_of_the_colors(tmp_path
     assert gaps.max() > 20, (low, high)  # two numbers, apart
 
 
-# Form ---------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ending", ["gif", "webp"])
 def test_an_animation_runs_for_ever_at_the_pace_that_was_asked_for(tmp_path, ending):
     """Of the form that the path says."""
@@ -255,9 +249,6 @@ def test_long_names_stay_inside_the_frame(tmp_path):
     assert (frame[: TOP - 30, -MARGIN + 2 :] == 255).all()
 
 
-# Strips -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_strip_has_frames_evenly_over_the_run(tmp_path, monkeypatch):
     """The first and the last among them, each with its step."""
     written = []
@@ -297,9 +288,6 @@ def test_a_strip_of_few_snapshots_has_as_many_frames(tmp_path):
     """One snapshot is one frame."""
     run = run_of(tmp_path / "run", drifting(1, 4, 8, 8))
     assert write_strip(run, "conv1", "layer", tmp_path / "strip.png", scale="frame").exists()
-
-
-# Arguments ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("write", [write_gif, write_strip])

@@ -118,9 +118,6 @@ SHAPES = {
 LONG = "encoder.blocks.11.attention.self_attention.output_projection.dense_with_$a_long_name$_and_then_some_more_of_it"
 
 
-# One layer ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "scale"), [*((name, "run") for name in SHAPES), ("maps", "frame"), ("colour filters", "frame")]
 )
@@ -329,9 +326,6 @@ def test_without_matplotlib_the_error_says_what_to_install(tmp_path, monkeypatch
         figure_of_snapshot(run)
 
 
-# Words --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("kind", "shape", "layout", "facts", "said"),
     [
@@ -369,9 +363,6 @@ def test_statistics_in_words_are_short():
     assert "zeros <0.1 %" in words
     assert "min −0.0123 … max 0" in words
     assert statistics_in_words(make_entry("fc", "layer", torch.full((2, 2), NAN), "matrix")) == ["no finite value"]
-
-
-# A snapshot ---------------------------------------------------------------------------------------------------------
 
 
 def many_layers(folder: Path, names: list[str], notes: tuple[str, ...] = ()):
@@ -500,9 +491,6 @@ def test_layers_that_make_no_figure_are_refused(tmp_path, layers, message):
     """A text, none, too many."""
     with pytest.raises(InvalidArgument, match=message):
         figure_of_snapshot(many_layers(tmp_path, ["a"]), layers=layers)
-
-
-# Showing ------------------------------------------------------------------------------------------------------------
 
 
 def a_figure():

@@ -67,9 +67,6 @@ def block_of(path: Path, name: str) -> bytes:
     return zlib.decompress(base64.b64decode(re.search(rf'id="{name}">(.*?)</script>', path.read_text())[1]))
 
 
-# The file ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_report_is_one_file_that_refers_to_nothing_outside(report):
     text = report.read_text()
     assert not re.search(r"""(src|href|action)\s*=\s*["']?[^"'>]""", re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL))
@@ -265,9 +262,6 @@ def test_a_snapshot_that_cannot_be_read_is_named_and_the_others_are_shown(tmp_pa
     opened(page, write_report(run, tmp_path / "report.html"))
     assert "could not be read: 1." in page.text_content("#notes")
     assert page.is_visible("#picture")
-
-
-# The page ---------------------------------------------------------------------------------------------------------
 
 
 def opened(page, path: Path) -> None:

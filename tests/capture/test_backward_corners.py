@@ -416,6 +416,7 @@ def test_the_scale_is_that_of_its_own_pass():
         scaler.scale(loss).backward(retain_graph=True)
     loss.backward()
     assert [one.scale for one in history.backward_passes] == [None, 8.0, None, 8.0, None]
+    assert "loss scaled by 8" in repr(history.backward_passes[1])
 
 
 def test_a_long_recording_of_short_graphs_is_followed_to_its_end(monkeypatch):

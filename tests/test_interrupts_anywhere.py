@@ -216,7 +216,7 @@ def test_other_threads_hold_nothing_back_and_log_as_well():
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(60)
+    thread.join(300)
     assert found == [signal.default_int_handler, 3]
 
 

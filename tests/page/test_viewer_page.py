@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-import time
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +17,7 @@ import transformers
 from torch import Tensor, nn
 
 import torcheer
+from browser import until
 from models import made_with
 from torcheer import ModelHistory
 from torcheer.demo import AlexNet, SimpleRecurrent
@@ -132,11 +132,7 @@ class Reader:
 
     def settle(self) -> None:
         """Wait until everything has arrived where it belongs."""
-        for _ in range(1500):
-            if self.ask("Boolean(window.__torcheer) && !__torcheer.isBusy()"):
-                return
-            time.sleep(0.02)
-        raise AssertionError("the page is still busy")
+        until(self.page)
 
     def ask(self, expression: str, value: Any = None) -> Any:
         return self.page.evaluate(expression, value)

@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from browser import until
 from torcheer import Xray
 from torcheer._text import Progress
 from torcheer.errors import InvalidArgument, SnapshotNotFound, ViewerNotBuilt
@@ -277,15 +278,6 @@ def settled(page) -> None:
         do for (let i = 0; i < 2; i++) await new Promise(requestAnimationFrame);
         while (picture.ariaBusy === "true");
     }""")
-
-
-def until(page, condition: str) -> None:
-    """Wait for something; the page's policy does not let Playwright do it."""
-    for _ in range(200):
-        if page.evaluate(condition):
-            return
-        page.wait_for_timeout(25)
-    pytest.fail(f"never came true: {condition}")
 
 
 def move_to(page, at: int) -> None:

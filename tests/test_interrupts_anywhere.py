@@ -53,24 +53,24 @@ class Limit:
         raise TimeLimit
 
 
-@pytest.mark.parametrize("name", ["log", "tap", "record"])
-def test_so_does_what_the_handler_of_another_signal_raises(name):
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(3))
-    case = interrupts.CASES[name]
-    lines = interrupts.lines_of(case)
-    at_lines = range(1, lines, max(lines // SAMPLE, 1))
-    assert not [found for at in at_lines if (found := interrupts.interrupted(case, at, signal.SIGTERM, SystemExit))]
+EXITS = ["log", "tap", "record"]
+LIMITED = ["log", "log_with_gradients", "validate", "activation", "extract", "replay", "compare", "log_backward"]
 
 
 @pytest.mark.parametrize(
-    "name", ["log", "log_with_gradients", "validate", "activation", "extract", "replay", "compare", "log_backward"]
+    ("name", "handler", "error", "first"),
+    [
+        *((name, lambda number, frame: sys.exit(3), SystemExit, 1) for name in EXITS),
+        *((name, Limit(), TimeLimit, 2) for name in LIMITED),
+    ],
 )
-def test_so_does_a_time_limit_whose_error_is_an_exception(name):
-    signal.signal(signal.SIGTERM, Limit())
+def test_so_does_what_the_handler_of_another_signal_raises(name, handler, error, first):
+    """Also a time limit whose error is an `Exception`."""
+    signal.signal(signal.SIGTERM, handler)
     case = interrupts.CASES[name]
     lines = interrupts.lines_of(case)
-    at_lines = range(2, lines, max(lines // SAMPLE, 1))
-    assert not [found for at in at_lines if (found := interrupts.interrupted(case, at, signal.SIGTERM, TimeLimit))]
+    at_lines = range(first, lines, max(lines // SAMPLE, 1))
+    assert not [found for at in at_lines if (found := interrupts.interrupted(case, at, signal.SIGTERM, error))]
 
 
 @pytest.mark.parametrize(

@@ -226,23 +226,15 @@ def test_fused_attention_stays_fused():
     assert torch.equal(values["tanh_1"], history["tanh_1"].tensor_contents)
 
 
-def test_reading_works_under_autocast(net, x):
-    with torch.autocast("cpu", torch.bfloat16):
+@pytest.mark.parametrize("mode", [lambda: torch.autocast("cpu", torch.bfloat16), torch.inference_mode])
+def test_reading_works_under_autocast_and_in_inference_mode(net, x, mode):
+    with mode():
         history = torcheer.log_forward_pass(net, x)
         with torcheer.tap(net, ["blocks.1", "softmax_2"], like=history) as values:
             net(x)
-    for key in values:
-        assert torch.equal(values[key], history[key].tensor_contents)
-        assert values[key].dtype is history[key].tensor_contents.dtype
-
-
-def test_reading_works_in_inference_mode(net, x):
-    with torch.inference_mode():
-        history = torcheer.log_forward_pass(net, x)
-        with torcheer.tap(net, ["blocks.1", "softmax_2"], like=history) as values:
-            net(x)
-        assert torch.equal(values["blocks.1"], history["blocks.1"].tensor_contents)
-        assert torch.equal(values["softmax_2"], history["softmax_2"].tensor_contents)
+        for key in values:
+            assert torch.equal(values[key], history[key].tensor_contents)
+            assert values[key].dtype is history[key].tensor_contents.dtype
 
 
 def test_a_compiled_model_runs_uncompiled_in_the_block(net, x):

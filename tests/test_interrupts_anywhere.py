@@ -17,7 +17,7 @@ import torcheer
 from torcheer import _cleanup
 from torcheer._cleanup import Managed, held_signals, undoing
 
-SAMPLE = 40  # lines of each case, without those that are tried in full
+SAMPLE = 20  # lines of each case, without those that are tried in full
 
 
 @pytest.fixture(autouse=True)

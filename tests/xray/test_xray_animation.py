@@ -305,11 +305,11 @@ def test_a_path_that_cannot_be_written_to_is_refused(tmp_path, write):
     assert sorted(os.listdir(tmp_path)) == [f"folder.{ending}", "run"]
 
 
-@pytest.mark.parametrize("write", [write_gif, write_strip])
-def test_a_file_is_written_whole_or_not_at_all(tmp_path, write, monkeypatch):
+@pytest.mark.parametrize(("write", "name"), [(write_gif, "a.gif"), (write_gif, "a.webp"), (write_strip, "a.png")])
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, write, name, monkeypatch):
     """When the disk refuses, the old file is still there and no other."""
     run = run_of(tmp_path / "run", drifting(2, 4, 8, 8))
-    target = tmp_path / ("a.gif" if write is write_gif else "a.png")
+    target = tmp_path / name
     target.write_text("old")
 
     def refuse(*_):

@@ -520,6 +520,7 @@ def notebook(monkeypatch):
         return types.SimpleNamespace(display_id=name)
 
     fake = types.ModuleType("IPython")
+    fake.version_info = (9, 0)  # Matplotlib asks for it when the first figure of a process is made
     fake.get_ipython = lambda: shell
     fake.display = types.SimpleNamespace(
         display=show,
@@ -530,18 +531,8 @@ def notebook(monkeypatch):
     return types.SimpleNamespace(calls=calls, shell=shell)
 
 
-def test_a_notebook_shows_a_figure_and_updates_it_in_place(tmp_path, notebook, capsys):
-    """Under the id that showing it returned; no file is written."""
-    displays = Displays()
-    displays.present(a_figure(), tmp_path / "figure.png", "a")
-    displays.present(a_figure(), tmp_path / "figure.png", "a")
-    assert [call[:2] for call in notebook.calls] == [("display", "id0"), ("update", "id0")]
-    assert notebook.calls[0][2]["data"].startswith(b"\x89PNG")
-    assert (list(tmp_path.iterdir()), capsys.readouterr().out) == ([], "")
-
-
-def test_each_cell_shows_a_figure_once_and_then_updates_it(tmp_path, notebook):
-    """A loop in a cell has one picture that changes; the next cell has its own."""
+def test_each_cell_shows_a_figure_once_and_then_updates_it(tmp_path, notebook, capsys):
+    """A loop in a cell has one picture that changes; the next cell has its own. No file is written."""
     displays = Displays()
     for _ in range(3):
         displays.present(a_figure(), tmp_path / "a.png", "a")
@@ -555,6 +546,8 @@ def test_each_cell_shows_a_figure_once_and_then_updates_it(tmp_path, notebook):
         ("display", "id3"),
         ("display", "id4"),
     ]
+    assert notebook.calls[0][2]["data"].startswith(b"\x89PNG")
+    assert (list(tmp_path.iterdir()), capsys.readouterr().out) == ([], "")
 
 
 @pytest.mark.parametrize("value", [INF, -INF, NAN])

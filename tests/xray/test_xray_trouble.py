@@ -284,18 +284,6 @@ def test_a_path_that_is_none_is_told(folder, path):
             write(path)
 
 
-@pytest.mark.parametrize("name", ["x.gif", "x.webp", "x.png"])
-def test_an_animation_that_cannot_be_written_is_an_error_of_ours(folder, monkeypatch, name):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("torcheer._files.files.os.fsync", full)
-    xray = Xray.open(folder)
-    with pytest.raises(InvalidArgument, match=f"(?s){name}.*No space left"):
-        (xray.strip if name == "x.png" else xray.gif)("0", "weight", folder / name)
-    assert not (folder / name).exists()
-
-
 def test_layers_that_are_not_in_the_run_are_told_before_anything_is_drawn(folder):
     xray = Xray.open(folder)
     with pytest.raises(InvalidArgument, match=r"'nope'.*'0'"):

@@ -240,11 +240,7 @@ WRONG = {
     "batch of a loader": (One, next(iter(loader)), r"{call}\(model, items\[0\]\)"),
     "tuple for one": (One, (a, b), r"a tuple of 2.*takes one argument, .* whole tuple.*{call}\(model, items\[0\]\)"),
     "several in a list for one": (One, [a, b], r"a list of 2.*takes one argument, .* whole list.*{call}\(model, items\[0\]\)"),
-    "array": (
-        One,
-        np.ones((2, 4), dtype=np.float32),
-        r"take a NumPy array.*{call}\(model, torch.as_tensor\(array\)\)",
-    ),
+    "array": (One, np.ones((2, 4), dtype=np.float32), r"take a NumPy array.*{call}\(model, torch.as_tensor\(array\)\)"),
     "loader": (One, loader, r"one batch; got a DataLoader.*next\(iter\(loader\)\), then {call}\(model, batch\[0\]\)"),
     "data set": (One, loader.dataset, r"one batch; got a TensorDataset.*{call}\(model, dataset\[0\]\[0\]"),
     "too many": (Both, (a, b, a), r"too many positional arguments.*{call}\(model, \(left, right\)\)"),

@@ -224,10 +224,7 @@ def test_gradients_are_edges_against_the_data():
     assert not any(node.has_gradient for node in history.graph.nodes)
     history.log_backward(history["output"].tensor_contents.sum())
     gradients = [edge for edge in add_gradient_edges(history.graph).edges if edge.is_gradient]
-    assert {(edge.source, edge.target) for edge in gradients} == {
-        ("mul_2_4:1", "tanh_1_3:1"),
-        ("tanh_1_3:1", "input_1_0:1"),
-    }
+    assert {(edge.source, edge.target) for edge in gradients} == {("mul_2_4:1", "tanh_1_3:1"), ("tanh_1_3:1", "input_1_0:1")}
 
 
 def test_pictures_show_gradients():

@@ -5,12 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.func import (
-    functional_call,
-    grad_and_value,
-    stack_module_state,
-    vmap,
-)
+from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 import torcheer
 from torch_version import TORCH

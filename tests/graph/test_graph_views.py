@@ -230,11 +230,7 @@ def test_a_way_back_through_nodes_that_go_is_joined_once():
     ]
     nodes = tuple(Node(key=k, label=k, exits=("m:1",) if k in "ace" else ()) for k in "abcde")
     kept = keep_module_outputs(Graph("", nodes, tuple(edges)))
-    assert [(e.source, e.target, e.is_feedback) for e in kept.edges] == [
-        ("a", "c", False),
-        ("c", "c", True),
-        ("c", "e", False),
-    ]
+    assert [(e.source, e.target, e.is_feedback) for e in kept.edges] == [("a", "c", False), ("c", "c", True), ("c", "e", False)]
 
 
 def test_a_direct_edge_beside_a_bridge_stays_direct():
@@ -260,8 +256,7 @@ def test_a_module_call_becomes_one_node():
 
 
 @pytest.mark.parametrize(
-    "which",
-    [{"depth": 1}, {"class_name": ["Linear", "ReLU"]}, {"address": "*"}, {"where": lambda box: "." not in box.address}],
+    "which", [{"depth": 1}, {"class_name": ["Linear", "ReLU"]}, {"address": "*"}, {"where": lambda box: "." not in box.address}]
 )
 def test_modules_are_picked_by_depth_class_address_or_function(which):
     assert labels(collapse(graph_of(Mlp(), x), **which)) == ["input_1_0", "fc1", "act", "fc2", "tanh_1_4", "output_1_5"]

@@ -20,12 +20,7 @@ from torcheer.page.payload import packed_size
 
 def gpt2(attention: str, layers: int = 2, heads: int = 4) -> nn.Module:
     config = transformers.GPT2Config(
-        n_embd=8 * heads,
-        n_head=heads,
-        n_layer=layers,
-        n_positions=1024,
-        vocab_size=100,
-        attn_implementation=attention,
+        n_embd=8 * heads, n_head=heads, n_layer=layers, n_positions=1024, vocab_size=100, attn_implementation=attention
     )
     return transformers.GPT2Model(config).eval()
 

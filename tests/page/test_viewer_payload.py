@@ -135,11 +135,7 @@ def test_modules_are_the_calls_of_the_history(history):
     for number, (module, call) in enumerate(zip(payload["modules"], calls, strict=True)):
         inside = [one.layer_label_w_pass for one in call.operations]
         assert labels[module["first"] : module["end"]] == inside or (not inside and module["first"] == module["end"] == -1)
-        assert (module["class"], module["call"], module["num_calls"]) == (
-            call.class_name,
-            call.call_num,
-            call.module.num_calls,
-        )
+        assert (module["class"], module["call"], module["num_calls"]) == (call.class_name, call.call_num, call.module.num_calls)
         assert module["num_params"] == call.module.num_params
         assert module["training"] == call.training
         assert [tuple(shape) for shape in module["output_shapes"]] == call.output_shapes

@@ -405,11 +405,7 @@ class Two(nn.Module):
 
 @pytest.mark.parametrize(
     "given",
-    [
-        (torch.ones(1, 3), torch.ones(1, 2)),
-        {"left": torch.ones(1, 3), "right": torch.ones(1, 2)},
-        [(1, 3), (1, 2)],
-    ],
+    [(torch.ones(1, 3), torch.ones(1, 2)), {"left": torch.ones(1, 3), "right": torch.ones(1, 2)}, [(1, 3), (1, 2)]],
     ids=["tuple", "dictionary", "sizes"],
 )
 def test_inputs_of_every_form(given, folder):

@@ -2,6 +2,7 @@
 # make test   set everything up and run lint, types, the import contract and the tests
 # make zoo    set everything up and prove the logs of some hundred models (40 minutes), writing build/zoo.json
 # make operators set everything up, log and prove every operator of torch's own database (3 minutes), writing build/operators.json
+# make sweeps set everything up and try everything of which the tests try one of each kind (ten minutes)
 # make interrupts set everything up and interrupt the calls of the library at every line, by a signal (two hours)
 # make tolerances set everything up and compare models of the zoo with themselves, rounded otherwise or with faults planted (10 minutes)
 # make gallery set everything up and draw docs/gallery
@@ -40,7 +41,7 @@ ZOO_PACKAGES := timm diffusers torch_geometric segmentation_models_pytorch x-tra
 WEB := src/torcheer/page/static/graph.js
 WEB_SOURCES := $(wildcard web/*.json web/*.mjs) $(shell find web/graph web/report web/shared -type f)
 
-.PHONY: setup web models browser demo test lint types imports web-types web-test zoo tolerances operators interrupts mutants changes fuzz big-log big-extract \
+.PHONY: setup web models browser demo test lint types imports web-types web-test zoo tolerances operators sweeps interrupts mutants changes fuzz big-log big-extract \
 	test-ray kills gallery test-torch test-wheel \
 	contact-sheet bench bench-viewer measures clean
 
@@ -180,6 +181,9 @@ kills: setup
 
 interrupts: setup
 	$(BIN)/python tests/interrupts.py
+
+sweeps: setup models
+	SWEEPS=1 $(BIN)/python -m pytest tests/test_private_names.py
 
 operators: setup
 	PYTHONPATH=tests $(BIN)/python -W ignore -m operators

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+IS_READY = "Boolean(window.__torcheer) && !__torcheer.isBusy()"
+PATIENCE = 300  # seconds: a busy machine is slow
 _LOCAL = ("file:", "data:", "blob:", "about:")
 
 
@@ -39,7 +42,7 @@ def running_browser(environment: dict[str, str] | None = None) -> Iterator[Brows
         variables: dict[str, str | float | bool] = {**os.environ, **(environment or {})}
         # A frame without an origin runs in the process of its page: Playwright may miss one that has a process of its own.
         arguments = ["--no-sandbox", "--disable-features=IsolateSandboxedIframes"]
-        running = playwright.chromium.launch(executable_path=path, args=arguments, env=variables, timeout=300_000)
+        running = playwright.chromium.launch(executable_path=path, args=arguments, env=variables, timeout=1000 * PATIENCE)
         yield running
         running.close()
 
@@ -55,7 +58,7 @@ def browser() -> Iterator[Browser]:
 def page(browser: Browser) -> Iterator[Page]:
     """An offline page. The test fails on any error in the page, and on any request that leaves file:, data: and blob:."""
     context = browser.new_context(offline=True, viewport={"width": 1400, "height": 900})
-    context.set_default_timeout(300_000)  # milliseconds: a busy machine is slow
+    context.set_default_timeout(1000 * PATIENCE)
     page = context.new_page()
     trouble: list[str] = []
     page.on("pageerror", lambda error: trouble.append(f"error in the page: {error}"))
@@ -65,6 +68,14 @@ def page(browser: Browser) -> Iterator[Page]:
     page.wait_for_timeout(20)  # what is under way may still fail
     context.close()
     assert not trouble, "\n".join(trouble)
+
+
+def until(page: Page, condition: str = IS_READY) -> None:
+    """Wait for something; the policy of our pages does not let Playwright do it."""
+    end = time.monotonic() + PATIENCE
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, f"never came true: {condition}"
+        page.wait_for_timeout(20)
 
 
 def _go_without(reason: str) -> NoReturn:

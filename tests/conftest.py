@@ -30,7 +30,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _seeded() -> Iterator[None]:
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # `torch.manual_seed` also writes down the stack, for devices that there are not
     yield
     if TORCH < (2, 9) and getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", 0) is None:
         del torch._GLOBAL_DEVICE_CONTEXT.device_context  # torch.get_default_device() fails after set_default_device(None)

@@ -85,9 +85,6 @@ def proven(history, exempt=None):
     return report
 
 
-# Plain collectives --------------------------------------------------------------------------------------------------
-
-
 @program("all_reduce")
 def all_reduce_is_a_write(rank):
     def model(t):
@@ -287,9 +284,6 @@ def validation_of_a_model_runs_collectives_only_to_log_it(rank):
     assert report.is_valid, report
     assert "1 collective ran in this pass" in str(report), report
     assert group._get_sequence_number_for_group() == before + 1
-
-
-# Parallel models ----------------------------------------------------------------------------------------------------
 
 
 class Deep(nn.Module):

@@ -60,9 +60,6 @@ ODD = [
 ODD += [[], {}, [[]], [1, 2], {"a": 1}, "1" * 5000, float("nan"), float("inf"), [[0, 1]] * 3, ["torch.load"]]
 
 
-# Folders to begin with ------------------------------------------------------------------------------------------------
-
-
 class Reads(torch.nn.Module):
     """Two layers, one behind the other."""
 
@@ -98,9 +95,6 @@ def train(folder: Path, steps: int = 4, **options: Any) -> None:
         for step in range(steps):
             model(torch.rand(2, 1, 8, 8)).square().mean().backward()
             xray.take_graphs(step, metrics={"loss": float(step)})
-
-
-# What is done with a folder -----------------------------------------------------------------------------------------------
 
 
 def use_features(folder: Path) -> None:
@@ -155,9 +149,6 @@ def answers(attempts: list[Callable[[], Any]]) -> None:
 
 
 USES = {"features": (extract, [use_features, resume_features]), "xray": (train, [use_run, resume_run])}
-
-
-# What is done to a folder -----------------------------------------------------------------------------------------------
 
 
 def odd_json(value: Any, draw: random.Random) -> Any:
@@ -332,9 +323,6 @@ def damage(folder: Path, draw: random.Random) -> str:
             how(path, draw)
         said.append(f"{how.__name__} {path.relative_to(folder)}")
     return ", ".join(said)
-
-
-# All together -----------------------------------------------------------------------------------------------------------
 
 
 def limited(use: Callable[[Path], None], folder: Path) -> None:

@@ -31,6 +31,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import torcheer
 from models import Buffer, made_with
+from snapshot import numpy_state
 
 LIBRARY = str(Path(torcheer.__file__).parent)
 BETWEEN = inspect.getfile(torch.no_grad)  # torch's blocks, which are Python as well: a signal may come before they end
@@ -75,9 +76,9 @@ def state_of(model: nn.Module, x: Tensor) -> dict[str, Any]:
         "modes": [module.training for module in model.modules()],
         "input": (x.tolist(), x.requires_grad),
         "hooks": hooks,
-        "torch's random state": torch.default_generator.get_state().tolist(),
+        "torch's random state": torch.default_generator.get_state().numpy().tobytes(),
         "Python's random state": random.getstate(),
-        "NumPy's random state": [str(one) for one in np.random.get_state()],
+        "NumPy's random state": numpy_state(np.random.get_state()),
         "function modes": _get_current_function_mode_stack(),
         "dispatch modes": _get_current_dispatch_mode_stack(),
         "handing on": torch._C._is_torch_function_enabled(),
@@ -141,9 +142,6 @@ class AtLine:
                 self.where = f"{frame.f_code.co_filename.removeprefix(LIBRARY)}:{frame.f_lineno}"
                 signal.raise_signal(self.number)
         return self._line
-
-
-# What is interrupted ------------------------------------------------------------------------------------------------------
 
 
 def log(model: nn.Module, x: Tensor) -> None:

@@ -16,6 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+
+def numpy_state(state: Any) -> tuple[Any, ...]:
+    kind, keys, *rest = state
+    return kind, keys.tobytes(), *rest
+
+
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, range, slice)
 _ALONE = (type, types.ModuleType, types.BuiltinFunctionType, threading.Thread, type(threading.Lock()), BaseException)
 _HELD_BY_A_FUNCTION = (nn.Module, Tensor, torch.Generator, random.Random, np.random.Generator)  # other variables are its own
@@ -24,7 +30,7 @@ _RANDOM = {
     random.Random: lambda one: one.getstate(),
     np.random.Generator: lambda one: str(one.bit_generator.state),
     np.random.BitGenerator: lambda one: str(one.state),
-    np.random.RandomState: lambda one: str(one.get_state()),
+    np.random.RandomState: lambda one: numpy_state(one.get_state()),
 }
 
 
@@ -34,7 +40,7 @@ class Snapshot(dict[str, Any]):
     def __init__(self, *values: Any, counts: bool = True) -> None:
         """With `counts`, how often torch counted a write is a fact, too."""
         super().__init__()
-        self["random states"] = random.getstate(), str(np.random.get_state()), torch.get_rng_state().numpy().tobytes()
+        self["random states"] = random.getstate(), numpy_state(np.random.get_state()), torch.get_rng_state().numpy().tobytes()
         self._seen: dict[int, Any] = {}
         with torch._C.DisableTorchFunctionSubclass():
             waiting = [(f"[{place}]", value) for place, value in enumerate(values)]

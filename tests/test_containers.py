@@ -317,9 +317,6 @@ def mutable_containers(value):
     return found
 
 
-# The kinds, one by one -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", [*MAKERS, *HASHABLE_MAKERS])
 def test_every_kind_of_container_is_looked_into_and_rebuilt(kind):
     make = {**MAKERS, **HASHABLE_MAKERS}[kind]
@@ -459,9 +456,6 @@ def test_a_stand_in_is_in_an_outline_where_an_object_was():
     assert len(seen) == 1
 
 
-# Nothing of the user's is changed, and none of the user's code decides ------------------------------------------------------
-
-
 def test_a_mapping_that_keeps_what_it_is_given_is_not_overwritten():
     held = {"a": torch.ones(1)}
     value = Borrowing(held)
@@ -582,9 +576,6 @@ def test_reading_a_container_is_not_recorded():
         keep_orphans=True,
     )
     assert "mul" not in {layer.layer_type for layer in history}
-
-
-# Cycles, sharing, depth -----------------------------------------------------------------------------------------
 
 
 def test_a_container_that_holds_itself_is_looked_into_once():

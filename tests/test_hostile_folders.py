@@ -161,9 +161,6 @@ def test_a_file_with_a_hole_of_terabytes_is_refused_in_little_memory():
     shutil.rmtree(folder)
 
 
-# Runs of an Xray ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def run(tmp_path):
     train(tmp_path / "run")

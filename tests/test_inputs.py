@@ -73,9 +73,6 @@ def roles(model, *given, **named):
     return [role for one in history.inputs for role in one.io_role.split(", ")]
 
 
-# What a form means ---------------------------------------------------------------------------------------------------------
-
-
 def batch_encoding(**tensors):
     from transformers import BatchEncoding
 
@@ -224,8 +221,6 @@ def test_arguments_are_the_same_when_they_are_read_again():
         assert as_arguments(model, *arguments) == arguments
 
 
-# What is refused --------------------------------------------------------------------------------------------------------------
-
 ENTRIES = {
     "log_forward_pass": torcheer.log_forward_pass,
     "validate_forward_pass": torcheer.validate_forward_pass,
@@ -245,11 +240,7 @@ WRONG = {
     "batch of a loader": (One, next(iter(loader)), r"{call}\(model, items\[0\]\)"),
     "tuple for one": (One, (a, b), r"a tuple of 2.*takes one argument, .* whole tuple.*{call}\(model, items\[0\]\)"),
     "several in a list for one": (One, [a, b], r"a list of 2.*takes one argument, .* whole list.*{call}\(model, items\[0\]\)"),
-    "array": (
-        One,
-        np.ones((2, 4), dtype=np.float32),
-        r"take a NumPy array.*{call}\(model, torch.as_tensor\(array\)\)",
-    ),
+    "array": (One, np.ones((2, 4), dtype=np.float32), r"take a NumPy array.*{call}\(model, torch.as_tensor\(array\)\)"),
     "loader": (One, loader, r"one batch; got a DataLoader.*next\(iter\(loader\)\), then {call}\(model, batch\[0\]\)"),
     "data set": (One, loader.dataset, r"one batch; got a TensorDataset.*{call}\(model, dataset\[0\]\[0\]"),
     "too many": (Both, (a, b, a), r"too many positional arguments.*{call}\(model, \(left, right\)\)"),

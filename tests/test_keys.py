@@ -277,9 +277,6 @@ def test_the_command_line_says_what_a_key_that_fits_nothing_is_like(monkeypatch,
     assert "'blocks.1'" in refused(["find", f"{__name__}:shell_model", "--input", "2,4", "bloks.1"])
 
 
-# Modules ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
@@ -318,9 +315,6 @@ def test_a_graph_answers_keys_without_its_history():
     assert [node.type for node in graph.find("blocks.*.mlp")] == ["relu"] * 3
     with pytest.raises(InvalidArgument, match="the history"):
         graph.find(lambda one: True)
-
-
-# Odd names --------------------------------------------------------------------------------------------------------
 
 
 class Named(nn.Module):
@@ -428,9 +422,6 @@ def test_a_module_that_the_forward_pass_makes_can_be_named():
         assert [one.layer_type for one in history.saved] == kinds
 
 
-# What a key is not ------------------------------------------------------------------------------------------------
-
-
 def test_a_class_is_never_called():
     class Fussy(nn.ReLU):
         def __init__(self, *args):
@@ -503,9 +494,6 @@ def test_a_text_that_fits_several_is_ambiguous_only_in_lookup():
         history["either"]
     assert [layer.label for layer in history[["either"]]] == ["relu_1_1", "tanh_1_2"]
     assert len(log(Both(), x, layers_to_save="either").saved) == 2
-
-
-# As the model runs ------------------------------------------------------------------------------------------------
 
 
 def test_a_function_of_final_facts_is_asked_once_and_lets_the_rest_go(model):
@@ -623,9 +611,6 @@ def test_an_xray_refuses_too_many_calls_of_one_key(tmp_path):
     with Xray(Loop(), x, ["cell:1", "cell:300"], folder=tmp_path / "run") as xray:
         xray.take_graphs()
     assert xray.run.layers == ["cell:1", "cell:300"]
-
-
-# The grammar ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

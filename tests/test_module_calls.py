@@ -224,9 +224,6 @@ def test_tensors_are_not_kept():
     assert len(calls) == 7
 
 
-# A step of a model ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("run", [lambda step: step.log(), lambda step: step.watch_modules()])
 def test_a_step_leaves_everything_as_it_was(run):
     net, x = Convolutional(), torch.rand(2, 3, 8, 8)
@@ -263,9 +260,6 @@ def test_what_a_model_does_not_take_is_explained_with_the_call_that_was_made(run
         run(torcheer.TrainingStep(model(), [given()], called="my_call"))
     with pytest.raises(InvalidArgument, match=r"model must be an nn\.Module"):
         torcheer.TrainingStep(given, given())
-
-
-# What a history tells of the places of operations ---------------------------------------------------------------------
 
 
 def test_operations_know_their_call_their_number_and_when_they_began():

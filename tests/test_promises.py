@@ -164,7 +164,6 @@ def test_a_saved_history_is_the_same_when_it_is_loaded(logged, tmp_path):
         loaded = torcheer.load(logged.history.save(tmp_path / "log.safetensors", params=True))
         found = differences(logged.history, loaded)
         assert bool(found) == (logged.name in OTHER_WHEN_LOADED), found
-        loaded.to_html(tmp_path / "page.html")
         with refused(logged.name, NOT_RUN_FROM_A_FILE):
             assert bool(loaded.validate()) == (logged.name not in NOT_PROVED_FROM_A_FILE)
 

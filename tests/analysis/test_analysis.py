@@ -165,9 +165,6 @@ def test_every_function_of_real_models_has_a_formula(name):
     assert cost.backward_flops > cost.flops > 0
 
 
-# By hand -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_attention_is_two_products_and_a_softmax_over_all_pairs(is_causal):
     q, k, v = rand(2, 3, 5, 8), rand(2, 3, 7, 8), rand(2, 3, 7, 6)
@@ -371,9 +368,6 @@ def test_all_spellings_of_a_function_count_alike():
     assert {count(one, x) for one in spellings} == {12}
 
 
-# Backward ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_backward_of_products_is_what_torch_counts(requires_grad):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(4, 2, 3, stride=2), nn.Flatten(), nn.Linear(2 * 13 * 13, 5))
@@ -400,9 +394,6 @@ def test_there_is_no_backward_where_autograd_did_not_follow():
         assert cost_of(torcheer.log_forward_pass(model, x)).backward_flops == 0
     model.requires_grad_(False)
     assert cost_of(torcheer.log_forward_pass(model, x)).backward_flops == 0
-
-
-# What is not known -----------------------------------------------------------------------------------------------------
 
 
 @torch.library.custom_op("torcheer_analysis_test::add", mutates_args=())
@@ -451,9 +442,6 @@ def test_every_formula_is_for_a_function_of_torch():
         and not any(hasattr(owner, spelling) for owner in owners for spelling in (name, f"{name}_", f"_{name}", f"__{name}__"))
     ]
     assert strangers == []
-
-
-# Parts and their sums --------------------------------------------------------------------------------------------------
 
 
 @made_with(body=lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()), head=lambda: nn.Linear(4, 2))

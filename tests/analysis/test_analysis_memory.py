@@ -20,8 +20,6 @@ from models import Branching, Convolutional, Mlp, autograd_function, log, made_o
 from test_real_models import IDS, IMAGE, LANGUAGE, VISION
 from torcheer.analysis import device_memory, memory_of
 
-# The oracle: every storage any kernel makes, held weakly, and asked after each call which are alive -------------------
-
 
 class Living(TorchDispatchMode):
     def __init__(self, excluded: list[Tensor], given: list[Tensor]) -> None:
@@ -196,9 +194,6 @@ def test_what_plain_attention_keeps_is_told_without_its_dropout():
     )
     assert fused[1] < dropping[1] <= dropping[2]
     assert dropping[1] == 2 * 96 + 96 + 2 * 96 + 2 * 3 * 3 * 4  # the input and its product, the result, the copies, the scores
-
-
-# By hand --------------------------------------------------------------------------------------------------------------
 
 
 def live(function, *args) -> dict[str, int]:

@@ -124,16 +124,6 @@ def test_autograd_grad_gives_gradients_of_what_it_was_asked_for():
     assert model.fc1.weight.grad is None
 
 
-def test_higher_order_gradients():
-    given = torch.rand(3, requires_grad=True)
-    history = log(lambda t: t**3, given, save_gradients=True)
-    y = history["output"].tensor_contents
-    (first,) = torch.autograd.grad(y.sum(), given, create_graph=True)
-    first.sum().backward()
-    assert torch.allclose(given.grad, 6 * given)
-    assert len(history.backward_passes) >= 1
-
-
 def test_in_place_operations():
     def model(t):
         y = t * 2
@@ -173,54 +163,11 @@ def test_detached_parts_have_none():
     assert history["mul_2"].grad_contents is not None
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpointing(reentrant):
-    block = nn.Linear(4, 4)
-    given = torch.rand(3, 4, requires_grad=True)
-    model = nn.Module()
-    model.block = block
-    model.forward = lambda t: torch.utils.checkpoint.checkpoint(block, t, use_reentrant=reentrant) * 2
-    history = log(model, given, save_gradients=True)
-    history["output"].tensor_contents.sum().backward()
-    expected = torch.autograd.grad((block(given) * 2).sum(), given)[0]
-    assert torch.equal(history["input"].grad_contents, expected)
-
-
 def test_only_some_gradients_are_kept():
     history = log(Mlp(), x, save_gradients=["fc2", "relu_1"])
     passed = history.log_backward(history["output"].tensor_contents.sum())
     assert set(passed.gradients) == {"linear_2_3", "relu_1_2"}
     assert len(passed.param_grads) == 4
-
-
-def test_a_recorded_step():
-    model = Mlp()
-    twin = copy.deepcopy(model)
-    twin(x).square().sum().backward()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with torcheer.recording(model, save_gradients=True) as history:
-        model(x).square().sum().backward()
-        optimizer.step()
-    (passed,) = history.backward_passes
-    for name, parameter in twin.named_parameters():
-        assert torch.equal(passed.param_grads[name], parameter.grad), name
-    assert torch.equal(history["sum_1"].grad_contents, torch.ones(()))
-    assert {one.role for one in passed.operations} <= {"result", "inside", "accumulation"}
-
-
-def test_the_scale_of_a_gradient_scaler_is_noted():
-    model = Mlp()
-    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with torcheer.recording(model, save_gradients=True) as history:
-        for _ in range(2):
-            optimizer.zero_grad()
-            scaler.scale(model(x).sum()).backward()
-            scaler.step(optimizer)
-            scaler.update()
-        model(x).sum().backward()
-    assert [one.scale for one in history.backward_passes] == [64.0, 64.0, None]
-    assert "loss scaled by 64" in repr(history.backward_passes[0])
 
 
 def test_a_recording_keeps_only_what_was_asked_for():
@@ -277,10 +224,7 @@ def test_gradients_are_edges_against_the_data():
     assert not any(node.has_gradient for node in history.graph.nodes)
     history.log_backward(history["output"].tensor_contents.sum())
     gradients = [edge for edge in add_gradient_edges(history.graph).edges if edge.is_gradient]
-    assert {(edge.source, edge.target) for edge in gradients} == {
-        ("mul_2_4:1", "tanh_1_3:1"),
-        ("tanh_1_3:1", "input_1_0:1"),
-    }
+    assert {(edge.source, edge.target) for edge in gradients} == {("mul_2_4:1", "tanh_1_3:1"), ("tanh_1_3:1", "input_1_0:1")}
 
 
 def test_pictures_show_gradients():

@@ -63,9 +63,6 @@ def by_role(passed) -> dict[str, list[tuple[str, str | None]]]:
     return found
 
 
-# Which operation a node belongs to ------------------------------------------------------------------------------------
-
-
 def test_the_node_of_a_custom_function_belongs_to_the_operation_that_made_its_result():
     given = torch.rand(3, requires_grad=True)
     history = log(lambda t: Square.apply(t + 1).sum(), given, save_gradients=True)
@@ -144,9 +141,6 @@ def test_what_ran_before_the_recording_is_not_followed():
     passed = history.log_backward(history["output"].tensor_contents.sum())
     assert set(passed.param_grads) == {"weight", "bias"}
     assert torch.equal(history["input"].grad_contents, torch.ones(3, 2) @ model.weight)
-
-
-# Gradients are what they were -----------------------------------------------------------------------------------------
 
 
 def test_kept_gradients_do_not_change_with_the_gradients_of_parameters():
@@ -230,9 +224,6 @@ def test_gradients_inside_transforms_leave_nothing_behind():
     for passed in history.backward_passes:
         for gradient in passed.gradients.values():
             assert gradient.isfinite().all()  # of a transform that is over, reading it would raise
-
-
-# Which passes there are -----------------------------------------------------------------------------------------------
 
 
 def test_passes_of_other_graphs_are_not_ours():
@@ -425,6 +416,7 @@ def test_the_scale_is_that_of_its_own_pass():
         scaler.scale(loss).backward(retain_graph=True)
     loss.backward()
     assert [one.scale for one in history.backward_passes] == [None, 8.0, None, 8.0, None]
+    assert "loss scaled by 8" in repr(history.backward_passes[1])
 
 
 def test_a_long_recording_of_short_graphs_is_followed_to_its_end(monkeypatch):
@@ -500,9 +492,6 @@ def test_a_very_long_graph_is_followed_in_part_and_says_so():
     assert history["input"].grad_contents.tolist() == [60002.0, 60002.0]
     assert "autograd nodes" in str(history.notes)
     del history, passed  # the stack is not overflown
-
-
-# From a layer to its nodes, and back ----------------------------------------------------------------------------------
 
 
 def test_from_a_layer_to_its_nodes_and_back():

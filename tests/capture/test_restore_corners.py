@@ -124,9 +124,6 @@ def test_the_error_of_the_pass_is_not_hidden_by_a_warning():
     assert any("no way back" in note for note in caught.value.history.notes)
 
 
-# What runs where it cannot be watched ------------------------------------------------------------------------------
-
-
 class Writes(nn.Module):
     def forward(self, t):
         return t.add_(1)
@@ -184,9 +181,6 @@ def test_gradients_of_nested_parameters_are_put_back():
     assert not history.notes
 
 
-# What autograd knows ---------------------------------------------------------------------------------------------------
-
-
 # How to make what holds a tensor, and how to get it.
 
 
@@ -239,9 +233,6 @@ def test_an_output_that_is_restored_keeps_its_values_and_its_graph(returned):
     history.log_backward(output.sum())
     plain = torch.autograd.grad(returned(model.fc(given)).sum(), model.fc.weight)[0]
     assert torch.equal(history.param_grads["fc.weight"], plain)
-
-
-# What a pass does to a module or a tensor besides its values ----------------------------------------------------------
 
 
 class Changing(nn.Module):

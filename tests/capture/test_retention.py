@@ -164,9 +164,6 @@ def test_the_users_own_changes_to_a_kept_tensor_are_the_users_own():
     assert history["linear_1"].tensor_contents.sum() == 0
 
 
-# layers_to_save -------------------------------------------------------------------------------------------------------
-
-
 def saved(history):
     return [one.label for one in history.saved]
 
@@ -480,9 +477,6 @@ def test_an_input_or_a_living_tensor_overwritten_unseen_is_not_served_as_it_is_n
     for label in ("input_1_0", "mul_1_1"):
         with pytest.raises(ActivationLost, match=label):
             history[label].activation
-
-
-# Nothing waits for the collector ---------------------------------------------------------------------------------------
 
 
 class Fails(nn.Module):

@@ -18,9 +18,6 @@ from torcheer import InvalidArgument, UnseenWorkWarning
 x = torch.rand(3, 4)
 
 
-# recording() ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_recording_logs_a_training_step():
     model = Mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -111,9 +108,6 @@ def test_a_recording_that_raises_has_its_history_on_the_error():
     assert labels(history) == ["relu_1"]
 
 
-# Watching and nesting -------------------------------------------------------------------------------------------------
-
-
 def test_a_history_can_be_looked_at_while_it_grows():
     model = Mlp()
     seen = []
@@ -202,9 +196,6 @@ def test_recordings_that_overlap_leave_the_compiler_as_it_was():
     assert compiler._stance.stance == before == "default"
 
 
-# What cannot be seen --------------------------------------------------------------------------------------------------
-
-
 def threaded(self, t):
     with ThreadPoolExecutor(2) as pool:
         left, right = pool.map(lambda module: module(t), (self.left, self.right))
@@ -243,9 +234,6 @@ def test_threads_that_have_nothing_to_do_with_the_model_are_no_news():
     finally:
         stop.set()
         worker.join()
-
-
-# Failures -------------------------------------------------------------------------------------------------------------
 
 
 @made_with(body=lambda: nn.Sequential(nn.Linear(4, 3), nn.Linear(5, 2)))

@@ -194,7 +194,7 @@ def test_backward_passes_of_other_models_run_side_by_side():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     assert not wrong
     assert not restore_state._there
 

@@ -5,12 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.func import (
-    functional_call,
-    grad_and_value,
-    stack_module_state,
-    vmap,
-)
+from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 import torcheer
 from torch_version import TORCH
@@ -81,9 +76,6 @@ def test_what_a_transform_puts_into_a_module_is_not_taken_for_its_parameters():
         step_with_functional_gradients()
     registered = [tensor for module in history._log.registered.values() for tensor in module.parameters.values()]
     assert not any(is_functorch_wrapped(tensor) for tensor in registered if tensor is not None)
-
-
-# FlexAttention masks and scores by functions under vmap -------------------------------------------------------------------
 
 
 def test_a_log_of_code_that_is_compiled_as_one_graph_warns_of_nothing():

@@ -87,9 +87,6 @@ def few_bits():
     return FewBits(torch.ones(3, 3, dtype=torch.int8), torch.tensor(0.5))
 
 
-# Functions of the input alone -------------------------------------------------------------------------------------------
-
-
 def in_place(t):
     y = t.clone()
     row = y[0]
@@ -282,9 +279,6 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-# Functions of a module and its input --------------------------------------------------------------------------------------
-
-
 def parts() -> dict[str, Any]:
     """What the modules hold whose forward is one of the functions that follow."""
     return {
@@ -403,9 +397,6 @@ FORWARDS: dict[str, Callable[[Any, Tensor], Any]] = {
         for one in (jacrev, jacfwd, hessian, grad)
     },
 }
-
-
-# FlexAttention masks and scores by functions under vmap -------------------------------------------------------------------
 
 
 def attends_causally(q):

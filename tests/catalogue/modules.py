@@ -16,8 +16,6 @@ from catalogue.entry import Entry, mixed
 from catalogue.functions import few_bits, quantised
 from models import Attending, Branching, Buffer, Convolutional, Mlp, Stateful, made_of
 
-# Lazy -----------------------------------------------------------------------------------------------------------------
-
 
 class LazyLinear(nn.Module):
     """Lazy as the linear layer of PyTorch Geometric is: no LazyModuleMixin, but a hook that makes the weight."""
@@ -105,7 +103,6 @@ LAZY = {
     "in a closure": Entry(closing_over_lazy_layers, vector),
 }
 
-# Fused attention ------------------------------------------------------------------------------------------------------
 
 PAD = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1], [0, 0, 0, 0, 1]]).bool()
 
@@ -154,8 +151,6 @@ FUSED = {
     ),
 }
 
-# Held by something else -----------------------------------------------------------------------------------------------
-
 
 def through(first, second, t):
     return second(first(t))
@@ -193,8 +188,6 @@ HOLDERS = {
     "a method of a module": (lambda: nn.Sequential(nn.Linear(3, 4)).forward, ["", "0"]),
     "a module": (lambda: nn.Sequential(nn.Linear(3, 4)), ["", "0"]),
 }
-
-# Others ---------------------------------------------------------------------------------------------------------------
 
 
 def prepared_for_quantisation():

@@ -184,9 +184,6 @@ def does_with_a_tensor(does, get):
     return forward
 
 
-# What a pass does with a layer `fc`, a buffer `memory` and a plain tensor `plain` --------------------------------------------
-
-
 def switch_input(self, t):
     return self.fc(t.requires_grad_())
 
@@ -319,9 +316,6 @@ WRITES = (
     *(hook_tensors, hook_modules, swap_parameter, run_backward, give_memory_and_write, write_part, empty_the_storage),
 )
 CHANGES = (register_unlike_before, delete_and_register, replace_the_registries, hook_backward, put_attributes_on_tensors)
-
-
-# Whole models -----------------------------------------------------------------------------------------------------------------
 
 
 class Stubborn(nn.Module):

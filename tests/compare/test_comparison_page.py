@@ -6,10 +6,10 @@ import copy
 
 import pytest
 import torch
-from tests.browser import browser, page  # noqa: F401  # fixtures
 from tests.compare.porting_models import Decoder, Refactored
 
 import torcheer as tl
+from browser import until
 
 
 @pytest.fixture(scope="module")
@@ -24,15 +24,12 @@ def ids():
 
 
 @pytest.fixture
-def opened(page, tmp_path):  # noqa: F811
+def opened(page, tmp_path):
     def open_page(comparison):
         comparison.to_html(tmp_path / "page.html", previews=False)
         page.goto((tmp_path / "page.html").as_uri())
-        for _ in range(200):  # the page's policy allows no `wait_for_function`
-            if page.evaluate("Boolean(window.__torcheer) && !__torcheer.isBusy()"):
-                return page
-            page.wait_for_timeout(50)
-        raise AssertionError("the page did not get ready")
+        until(page)
+        return page
 
     return open_page
 

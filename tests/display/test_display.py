@@ -133,9 +133,6 @@ def test_the_command_line_colors_a_terminal_and_leaves_a_pipe_plain(monkeypatch)
     os.close(ours)
 
 
-# Cards --------------------------------------------------------------------------------------------------------------------
-
-
 class Reader(HTMLParser):
     """The text of a page, and whether every tag that was opened is closed."""
 

@@ -93,8 +93,6 @@ def test_what_makes_no_sense_is_refused(sample, k, measure, message):
         nearest_samples(Rows("layer", VALUES), sample, k, measure, NAMES)
 
 
-# Pictures -----------------------------------------------------------------------------------------------------------
-
 COLORS = np.array([[at * 8, 255 - at * 8, 100] for at in range(30)], dtype=np.uint8)
 PICTURES = np.broadcast_to(COLORS[:, None, None], (30, 6, 6, 3))
 

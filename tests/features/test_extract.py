@@ -63,9 +63,6 @@ def extract(*args, **kwargs):
     return tl.extract(*args, **{"progress": False, **kwargs})
 
 
-# What is extracted --------------------------------------------------------------------------------------------------------
-
-
 def test_values_labels_and_samples_are_those_of_a_plain_loop(net, tmp_path):
     with unchanged(net):
         features = extract(net, LOADER, ["first", "second", "softmax_1"], tmp_path / "f", block=20)
@@ -213,9 +210,6 @@ def test_a_gpt2_with_its_cache_an_lstm_and_a_unet(tmp_path):
     assert torch.equal(found["bn1"][:], torch.cat(expected["bn1"]))
     assert torch.equal(found["layer1.0"][:], torch.cat(expected["layer1.0"]))
     assert torch.equal(found["avgpool"][:], torch.cat(expected["avgpool"]).flatten(1))
-
-
-# Order and ids ------------------------------------------------------------------------------------------------------------
 
 
 class Backwards(Sampler[int]):
@@ -366,9 +360,6 @@ def test_ids_that_do_not_fit_are_refused(net, tmp_path):
     ):
         with pytest.raises(tl.InvalidArgument, match=said):
             extract(net, LOADER, "first", tmp_path / "f", ids=ids)
-
-
-# Resuming -----------------------------------------------------------------------------------------------------------------
 
 
 def blocks(folder):
@@ -533,9 +524,6 @@ def test_a_folder_with_something_else_is_left_alone(net, tmp_path):
         extract(net, LOADER, "first", tmp_path / "f", resume=False)
 
 
-# Many processes -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["loader", "generator"])
 def test_shares_of_several_processes_make_the_same_folder(net, tmp_path, kind, monkeypatch):
     data = lambda: LOADER if kind == "loader" else (batch for batch in LOADER)
@@ -550,9 +538,6 @@ def test_shares_of_several_processes_make_the_same_folder(net, tmp_path, kind, m
     monkeypatch.setenv("RANK", "2")
     with pytest.raises(tl.InvalidArgument, match="RANK='2' and WORLD_SIZE='2'"):
         extract(net, data(), "first", tmp_path / "two", block=20)
-
-
-# When something goes wrong ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError("broken sample"), SystemExit])
@@ -724,9 +709,6 @@ def test_random_models_give_the_same_whoever_runs_which_block(tmp_path, monkeypa
     assert blocks(tmp_path / "one") == blocks(tmp_path / "two")
 
 
-# Progress and memory ------------------------------------------------------------------------------------------------------
-
-
 def test_progress_has_rate_size_and_time_left(net, tmp_path, capsys):
     said = []
     extract(net, LOADER, "first", tmp_path, block=20, progress=said.append)
@@ -859,9 +841,6 @@ def test_a_random_sampler_over_a_stream_is_refused_too(net, tmp_path):
 
     with pytest.raises(tl.InvalidArgument, match="RandomSampler"):
         extract(net, Wrapped(), "first", tmp_path / "f")
-
-
-# Surroundings -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("around", ["inference_mode", "autocast", "default device", "default dtype", "enable_grad"])

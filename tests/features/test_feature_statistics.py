@@ -140,9 +140,6 @@ def test_means_of_features_replace_values_while_a_model_runs(features):
         changes.mean(features)(CONV)
 
 
-# Stored values ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
     return extract(tmp_path_factory.mktemp("stored") / "features", ids=[f"picture {at}" for at in range(50)])
@@ -211,9 +208,6 @@ def test_tokens_are_reduced_with_the_samples_they_are_of(tmp_path):
     wanted = sorted(range(50), key=lambda row: (-flat[row], row // 5))[:3]
     assert features.top("0", 1).numbers.tolist() == [row // 5 for row in wanted]
     assert features["0"].nearest(values[3, 2], 1).numbers.tolist() == [ids.eq(ids[3, 2]).nonzero()[0, 0].item()]
-
-
-# Shared work --------------------------------------------------------------------------------------------------------
 
 
 def bits(features) -> bytes:

@@ -92,10 +92,7 @@ def test_values_are_those_of_the_same_batch_bit_for_bit():
     torch.set_num_threads(1)
     pictures = np.stack([row["picture"] for row in rows(24)])
     dataset = ray.data.from_numpy([pictures[:8], pictures[8:16], pictures[16:]]).map_batches(
-        Extractor,
-        fn_constructor_kwargs={"model": make_model, "layers": ["0", "3"]},
-        batch_size=None,
-        compute=actors(2),
+        Extractor, fn_constructor_kwargs={"model": make_model, "layers": ["0", "3"]}, batch_size=None, compute=actors(2)
     )
     found = dataset.take_all()
     here = Extractor(make_model, ["0", "3"])
@@ -138,9 +135,7 @@ def test_layers_of_different_lengths_and_smaller_types_go_through_arrow():
 
 def test_errors_of_ours_reach_the_driver():
     dataset = ray.data.from_items(rows(4)).map_batches(
-        Extractor,
-        fn_constructor_kwargs={"model": make_model, "layers": "nowhere", "inputs": "picture"},
-        compute=actors(1),
+        Extractor, fn_constructor_kwargs={"model": make_model, "layers": "nowhere", "inputs": "picture"}, compute=actors(1)
     )
     with pytest.raises(Exception, match="nowhere"):
         dataset.take_all()

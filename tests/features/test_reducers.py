@@ -50,8 +50,6 @@ def assert_same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor
         assert one[name].numpy().tobytes() == other[name].numpy().tobytes(), name
 
 
-# Mean ---------------------------------------------------------------------------------------------------------------
-
 torch.manual_seed(0)
 SHAPES = {
     "features": torch.randn(37, 5),
@@ -136,9 +134,6 @@ def test_units_are_the_dimension_that_is_said():
     np.testing.assert_allclose(convolution.numpy(), values[..., 0].double().numpy().mean((0, 2)), rtol=1e-12)
 
 
-# Covariance ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "large float32"])
 def test_the_covariance_is_numpys(name):
     rows = observations(SHAPES[name])
@@ -173,9 +168,6 @@ def test_observations_that_are_not_finite_are_left_out_of_the_covariance():
 def test_a_covariance_that_would_fill_the_disk_is_refused():
     with pytest.raises(InvalidArgument, match=r"20,000 units would take 3\.0 GiB .* transform="):
         result_of(Covariance(), torch.zeros(1, 20_000))
-
-
-# TopK ---------------------------------------------------------------------------------------------------------------
 
 
 def best_by_hand(values: np.ndarray, k: int, largest: bool, how: str) -> list[list[tuple[float, int]]]:
@@ -235,9 +227,6 @@ def test_samples_without_a_finite_value_are_counted():
     assert "up to 3 of a unit" in str(found)
 
 
-# Histogram ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("bins", [(10, (-1.0, 1.0)), ([-5.0, -0.3, 0.0, 0.1, 7.0, 1e9], None)])
 def test_histograms_in_given_bins_are_numpys(name, bins):
@@ -293,9 +282,6 @@ def test_histograms_count_what_is_not_finite():
 def test_histograms_of_complex_numbers_are_of_magnitudes():
     found = result_of(Histogram([0, 4.5, 5.5]), torch.tensor([[3 + 4j], [1j]]))
     assert found.counts.tolist() == [[1, 1]]
-
-
-# States and merging -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reducer", ALL, ids=repr)

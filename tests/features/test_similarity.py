@@ -35,9 +35,6 @@ def layers(seed: int, count: int = 40) -> dict[str, np.ndarray]:
     }
 
 
-# Direct computations ------------------------------------------------------------------------------------------------
-
-
 def flat(values) -> np.ndarray:
     return np.asarray(values).reshape(len(values), -1).astype(np.float64)
 
@@ -198,9 +195,6 @@ def test_debiasing_matters_where_samples_are_few():
     assert "debiased=True" not in str(debiased)
 
 
-# Samples ------------------------------------------------------------------------------------------------------------
-
-
 def extracted(folder, layers, ids=None):
     """Layers as features on disk: an extraction whose model returns what it is given."""
     names = list(layers)
@@ -293,9 +287,6 @@ def test_too_few_samples_are_refused(name, least):
     measured(name, {"x": values})
     with pytest.raises(InvalidArgument, match=f"needs {least} samples or more; there are {least - 1}"):
         measured(name, {"x": values[1:]})
-
-
-# Layers and the result ----------------------------------------------------------------------------------------------
 
 
 def test_layers_are_chosen_by_names_and_globs():

@@ -217,9 +217,6 @@ def test_aliases_of_the_database_are_one_function():
             assert len(names) == 1, f"{name_of(operator)} is {names}"
 
 
-# Every function of torch has an entry ------------------------------------------------------------------------------------
-
-
 def overridable() -> list[Callable[..., Any]]:
     return [func for found in get_overridable_functions().values() for func in found]
 

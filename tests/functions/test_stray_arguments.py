@@ -39,11 +39,7 @@ STRAY = {
     "no such dimension": (torch._fft_r2c, (torch.rand(4), [1000], 0, True), {}),
     "a sample that is none": (F.fractional_max_pool2d, (x, 2, (2, 2)), {"_random_samples": torch.full((2, 3, 2), 99.0)}),
     "more lengths than sequences": (torch._pack_padded_sequence, (torch.rand(3, 2, 4), torch.tensor([3, 3, 3]), False), {}),
-    "steps larger than the data": (
-        torch._pad_packed_sequence,
-        (torch.rand(4, 2), torch.tensor([3, 2]), False, 0.0, 2),
-        {},
-    ),
+    "steps larger than the data": (torch._pad_packed_sequence, (torch.rand(4, 2), torch.tensor([3, 2]), False, 0.0, 2), {}),
     "a pixel that is none": (
         torch.ops.aten.max_pool2d_with_indices_backward,
         (x[..., :2, :2], x, [2, 2], [2, 2], [0, 0], [1, 1], False, torch.full((2, 3, 2, 2), FAR)),

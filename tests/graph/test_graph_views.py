@@ -80,9 +80,6 @@ def by_hand(*edges, **facts):
     return Graph("hand", tuple(nodes), tuple(sorted(edges, key=lambda e: list(names).index(e.target))))
 
 
-# Pruning ----------------------------------------------------------------------------------------------------------
-
-
 def test_dead_ends_go():
     def model(t):
         t.sin().cos()
@@ -149,9 +146,6 @@ def test_what_was_hidden_comes_back_after_other_views():
     assert rolled == roll(graph)
 
 
-# Buffers ----------------------------------------------------------------------------------------------------------
-
-
 def test_buffers_are_drawn_on_demand():
     graph = graph_of(Convolutional().train(), torch.rand(2, 3, 8, 8))
     drawn = add_buffer_nodes(graph)
@@ -195,9 +189,6 @@ def test_a_buffer_inside_a_collapsed_module_is_not_drawn():
     assert not any(n.kind == "buffer" for n in one.nodes)
 
 
-# Modules ----------------------------------------------------------------------------------------------------------
-
-
 def test_only_what_modules_return_is_kept():
     graph = keep_module_outputs(graph_of(Block(), x))
     assert pairs(graph) == [("input_1_0", "linear_1_1"), ("input_1_0", "output_1_5"), ("linear_1_1", "output_1_5")]
@@ -239,11 +230,7 @@ def test_a_way_back_through_nodes_that_go_is_joined_once():
     ]
     nodes = tuple(Node(key=k, label=k, exits=("m:1",) if k in "ace" else ()) for k in "abcde")
     kept = keep_module_outputs(Graph("", nodes, tuple(edges)))
-    assert [(e.source, e.target, e.is_feedback) for e in kept.edges] == [
-        ("a", "c", False),
-        ("c", "c", True),
-        ("c", "e", False),
-    ]
+    assert [(e.source, e.target, e.is_feedback) for e in kept.edges] == [("a", "c", False), ("c", "c", True), ("c", "e", False)]
 
 
 def test_a_direct_edge_beside_a_bridge_stays_direct():
@@ -269,8 +256,7 @@ def test_a_module_call_becomes_one_node():
 
 
 @pytest.mark.parametrize(
-    "which",
-    [{"depth": 1}, {"class_name": ["Linear", "ReLU"]}, {"address": "*"}, {"where": lambda box: "." not in box.address}],
+    "which", [{"depth": 1}, {"class_name": ["Linear", "ReLU"]}, {"address": "*"}, {"where": lambda box: "." not in box.address}]
 )
 def test_modules_are_picked_by_depth_class_address_or_function(which):
     assert labels(collapse(graph_of(Mlp(), x), **which)) == ["input_1_0", "fc1", "act", "fc2", "tanh_1_4", "output_1_5"]
@@ -300,9 +286,6 @@ def test_a_module_that_raised_says_so_when_collapsed():
     with pytest.raises(RuntimeError), torcheer.recording(model) as history:
         model(x)
     assert "RuntimeError" in collapse(build_graph(history), address="0").nodes[-1].error
-
-
-# Rolling ----------------------------------------------------------------------------------------------------------
 
 
 def test_passes_are_written_short():
@@ -413,9 +396,6 @@ def test_a_module_that_calls_itself_rolls():
     assert [(n.label, n.modules) for n in graph.nodes if n.type == "linear"] == [("linear_1_1", ("0", "0.fc"))]
 
 
-# Identities -------------------------------------------------------------------------------------------------------
-
-
 def test_a_tensor_that_passed_through_an_identity_gets_a_node():
     model = nn.Sequential(nn.Linear(4, 4), nn.Identity(), nn.Identity(), nn.ReLU())
     graph = graph_of(model, x)
@@ -454,9 +434,6 @@ def test_identities_inside_a_collapsed_module_are_part_of_it():
     assert labels(collapse(expand_identities(graph), depth=1)) == ["input_1_0", "0", "1", "output_1_3"]
 
 
-# Chains -----------------------------------------------------------------------------------------------------------
-
-
 def test_runs_of_elementwise_operations_merge():
     graph = merge_elementwise(graph_of(lambda t: ((t + 1).relu() * 2) @ torch.ones(4, 2), x))
     assert [n.title for n in graph.nodes] == ["input", "add → relu → mul", "ones", "matmul", "output"]
@@ -491,9 +468,6 @@ def test_merged_runs_roll():
 
     rolled = roll(merge_elementwise(graph_of(model, x)))
     assert [(n.title, n.passes) for n in rolled.nodes][1] == ("sin → add", (1, 2, 3))
-
-
-# Folding ----------------------------------------------------------------------------------------------------------
 
 
 def test_equal_blocks_fold_and_say_that_parameters_are_their_own():
@@ -644,9 +618,6 @@ def test_views_of_resnet18():
     assert sum(n.num_params for n in stages.nodes) == sum(p.numel for p in history.params.values())
     assert fold_repeats(graph).modules["layer1.0:1"].repeats == 2
     assert all(n.exits or n.kind in ("input", "output") for n in keep_module_outputs(graph).nodes)
-
-
-# Paths ------------------------------------------------------------------------------------------------------------
 
 
 def test_ancestors_and_descendants():

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torcheer
-from models import Convolutional, Mlp, log, made_of, made_with, world
+from models import Convolutional, Mlp, log, made_of, made_with
 from torcheer._torch import containers
 
 x = torch.rand(3, 4)
@@ -331,12 +331,3 @@ def test_lists_of_things_read_as_lists():
     assert repr(history.layers[1]) == "<Layer linear_1_1: 2 passes>"
     assert repr(history.modules["block"].calls) == "[<Call block:1 of Sequential>, <Call block:2 of Sequential>]"
     assert repr(history.modules["unused"]) == "<Module 'unused': Linear, 0 calls>"
-
-
-def test_looking_changes_nothing():
-    model = Twice()
-    before = world(model)
-    str(log(model, x).modules)
-    after = world(model)
-    assert before.keys() == after.keys()
-    assert before["identities"] == after["identities"]

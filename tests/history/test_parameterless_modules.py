@@ -18,9 +18,6 @@ from torcheer.graph import build_graph, collapse, expand_identities, roll
 x = torch.rand(2, 4)
 
 
-# Programs in two spellings: with modules, and with functions -----------------------------------------------------------
-
-
 def squash(t: Tensor) -> Tensor:
     t = t - t.mean()
     return F.relu(t) / (t.abs().sum() + 1)
@@ -150,9 +147,6 @@ def test_what_is_kept_as_the_model_runs_is_what_the_labels_mean_afterwards(body,
     assert some.layer_labels == whole.layer_labels
     chosen = log(net, x, layers_to_save=lambda one: one.layer_type == "relu")
     assert {one.label for one in chosen.saved} == {one.label for one in whole.operations if one.layer_type == "relu"}
-
-
-# Calls of a module are numbered, for addressing only ------------------------------------------------------------------
 
 
 def pooled(self, t):
@@ -327,9 +321,6 @@ def test_a_unet_keeps_its_shape(in_a_loop, training):
     assert not any(edge.is_feedback for edge in graph.edges)
 
 
-# Pictures -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_shared_block_is_a_box_per_place_in_a_rolled_picture():
     def forward(self, t):
         t = self.up(self.fc1(t))
@@ -344,21 +335,18 @@ def test_a_shared_block_is_a_box_per_place_in_a_rolled_picture():
     assert [(edge.source, edge.target) for edge in graph.edges if edge.is_feedback] == [("div_2_16", "linear_2_9")]
 
 
-def test_a_collapsed_shared_block_is_a_node_per_place_in_a_rolled_picture():
+@pytest.mark.parametrize(
+    ("shared", "view", "keys"),
+    [
+        (Squash, lambda graph: collapse(graph, address="shared"), ["@shared:1", "@shared:2"]),
+        (nn.Identity, expand_identities, ["identity shared:1", "identity shared:2"]),
+    ],
+)
+def test_a_shared_block_that_is_one_node_is_a_node_per_place_in_a_rolled_picture(shared, view, keys):
     def forward(self, t):
-        return self.up(self.fc2(self.up(self.fc1(t))))
+        return self.shared(self.fc2(self.shared(self.fc1(t))))
 
-    history = log(made_of(forward, fc1=linear(), fc2=linear(), up=Squash()), x)
-    graph = roll(collapse(build_graph(history), address="up"))
-    assert [node.key for node in graph.nodes if node.kind == "module"] == ["@up:1", "@up:2"]
-    assert not any(edge.is_feedback for edge in graph.edges)
-
-
-def test_a_shared_identity_is_a_node_per_place_in_a_rolled_picture():
-    def forward(self, t):
-        return self.same(self.fc2(self.same(self.fc1(t))))
-
-    history = log(made_of(forward, fc1=linear(), fc2=linear(), same=nn.Identity()), x)
-    graph = roll(expand_identities(build_graph(history)))
-    assert [node.key for node in graph.nodes if node.kind == "identity"] == ["identity same:1", "identity same:2"]
+    history = log(made_of(forward, fc1=linear(), fc2=linear(), shared=shared()), x)
+    graph = roll(view(build_graph(history)))
+    assert [node.key for node in graph.nodes if node.kind in ("module", "identity")] == keys
     assert not any(edge.is_feedback for edge in graph.edges)

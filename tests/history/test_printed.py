@@ -242,9 +242,6 @@ def test_gradients_are_followed_only_when_asked_for() -> None:
         assert len(history.backward_passes) == count
 
 
-# Refused inputs -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("model", "given", "said"),
     [
@@ -263,9 +260,6 @@ def test_inputs_that_a_model_does_not_take_are_refused_with_the_right_call(model
     with pytest.raises(tl.InvalidArgument) as caught:
         tl.log_forward_pass(model, given)
     assert said in str(caught.value)
-
-
-# Limits of what is printed ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("count", "said"), [(12, "add_12_12"), (13, "add_12_12, … (1 more)"), (15, "add_12_12, … (3 more)")])

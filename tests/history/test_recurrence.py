@@ -28,9 +28,6 @@ def test_a_program_has_these_layers(name):
     assert history.is_recurrent == any("×" in layer for layer in LAYERS[name])
 
 
-# The table of the design -----------------------------------------------------------------------------------------
-
-
 def test_one_activation_module_after_different_modules():
     def forward(self, t):
         t = self.act(self.fc1(t))
@@ -166,9 +163,6 @@ def test_passes_multiply_in_a_module_that_loops_inside_a_module_that_loops():
     assert layers(history) == ["linear_1×6", "tanh_1×6", "add_1×3"]
     inner = [one.containing_modules for one in history["linear_1"].passes]
     assert inner == [[f"inner:{call}", f"inner.fc:{n}"] for call, n in ((1, 1), (1, 2), (2, 3), (2, 4), (3, 5), (3, 6))]
-
-
-# Programs of other shapes ----------------------------------------------------------------------------------------
 
 
 def test_a_loop_that_stops_on_data():
@@ -368,9 +362,6 @@ def test_running_statistics_are_no_parameters_of_what_follows():
     assert not history["batchnorm_1"].is_inplace
 
 
-# Lookup and what a layer with several passes answers ---------------------------------------------------------------
-
-
 @pytest.fixture
 def looping():
     def forward(self, t):
@@ -459,9 +450,6 @@ def test_a_history_that_is_running_already_knows_its_layers():
         object.__setattr__(net, "history", history)
         net(x)
     assert seen[1:] == [["linear_1×2", "add_1×2"], ["linear_1×3", "add_1×3"]]
-
-
-# One parameter, several parts ------------------------------------------------------------------------------------------
 
 
 def test_different_parts_of_one_parameter_taken_at_different_places_are_layers_of_their_own():

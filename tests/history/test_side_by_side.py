@@ -131,9 +131,6 @@ def test_the_sum_of_different_things():
     assert not log(made_of(forward, fc=linear()), x).is_recurrent
 
 
-# Loops stay loops -------------------------------------------------------------------------------------------------------
-
-
 def test_steps_of_a_sequence_that_feed_a_cell():
     def forward(self, t):
         h = torch.zeros(4)

@@ -110,9 +110,6 @@ def test_a_loop_that_begins_with_what_no_layer_made(times):
     assert found(forward, layers=nn.ModuleList([linear(), linear()])) == ["zeroslike_1", *(f"{one}×{times}" for one in kinds)]
 
 
-# What is no loop --------------------------------------------------------------------------------------------------------
-
-
 def test_a_loop_over_the_outputs_of_different_layers_is_no_loop():
     def forward(self, t):
         h = t

@@ -64,9 +64,6 @@ def both(history, key):
     return layer, layer[1]
 
 
-# Attributes -------------------------------------------------------------------------------------------------------
-
-
 def test_shape_dtype_and_device_are_those_of_the_tensor(model, history):
     plain = model.fc1(x)
     for one in both(history, "fc1"):
@@ -155,9 +152,6 @@ def test_every_attribute_of_an_operation_is_one_of_a_layer(history):
         assert isinstance(getattr(Layer, name), property), name
         assert getattr(Layer, name).__doc__ == getattr(Operation, name).__doc__ or name in vars(Layer), name
         assert getattr(history["fc1"], name) is not NotImplemented if name not in ("grad",) else True
-
-
-# What is not there ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -293,9 +287,6 @@ def test_looking_for_softmax_without_attention_says_nothing_of_it(history):
     assert "fused" not in str(caught.value)
 
 
-# One-line questions -----------------------------------------------------------------------------------------------
-
-
 def test_filter_returns_operations_that_fit_everything_asked(loop, history):
     assert loop.filter(type="linear") == loop["linear_1"].passes
     assert loop.filter(type=[torch.tanh, "linear"]) == [one for one in loop.operations if one.origin == "operation"]
@@ -414,9 +405,6 @@ def test_summary_is_that_of_a_history(model, history):
     )
 
 
-# Pictures ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -460,9 +448,6 @@ def test_keywords_go_before_the_object(model):
     history = log(model, x)
     both = history.draw(io.BytesIO(), format="svg", options=PictureOptions(theme="dark", direction="right"), theme="light")
     assert both.svg == history.draw(io.BytesIO(), format="svg", direction="right").svg
-
-
-# Work that cannot be seen -----------------------------------------------------------------------------------------
 
 
 @made_with(fc=lambda: nn.Linear(4, 4))
@@ -593,9 +578,6 @@ def test_what_is_all_seen_is_not_refused(model):
         log(model, x, unseen="shout")
 
 
-# Repeating --------------------------------------------------------------------------------------------------------
-
-
 def test_a_pass_is_repeated_from_its_random_state():
     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 4), nn.Dropout(0.5)).train()
     first = log(model, x)
@@ -635,9 +617,6 @@ def test_a_random_state_is_that_of_a_history(model, history):
         log(model, x, random_state=3)
     with pytest.raises(InvalidArgument, match="give one of them"):
         log(model, x, random_state=history.random_state, random_seed=3)
-
-
-# What a function of an operation is --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", [nn.ReLU, torch.relu, "relu", 3])

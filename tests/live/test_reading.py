@@ -226,23 +226,15 @@ def test_fused_attention_stays_fused():
     assert torch.equal(values["tanh_1"], history["tanh_1"].tensor_contents)
 
 
-def test_reading_works_under_autocast(net, x):
-    with torch.autocast("cpu", torch.bfloat16):
+@pytest.mark.parametrize("mode", [lambda: torch.autocast("cpu", torch.bfloat16), torch.inference_mode])
+def test_reading_works_under_autocast_and_in_inference_mode(net, x, mode):
+    with mode():
         history = torcheer.log_forward_pass(net, x)
         with torcheer.tap(net, ["blocks.1", "softmax_2"], like=history) as values:
             net(x)
-    for key in values:
-        assert torch.equal(values[key], history[key].tensor_contents)
-        assert values[key].dtype is history[key].tensor_contents.dtype
-
-
-def test_reading_works_in_inference_mode(net, x):
-    with torch.inference_mode():
-        history = torcheer.log_forward_pass(net, x)
-        with torcheer.tap(net, ["blocks.1", "softmax_2"], like=history) as values:
-            net(x)
-        assert torch.equal(values["blocks.1"], history["blocks.1"].tensor_contents)
-        assert torch.equal(values["softmax_2"], history["softmax_2"].tensor_contents)
+        for key in values:
+            assert torch.equal(values[key], history[key].tensor_contents)
+            assert values[key].dtype is history[key].tensor_contents.dtype
 
 
 def test_a_compiled_model_runs_uncompiled_in_the_block(net, x):
@@ -291,9 +283,6 @@ def test_reading_inside_a_recording_leaves_the_log_as_it_is(net, x):
         output = net(x)
     assert output.shape == (2, 5, 8)
     assert [one.func_applied_name for one in recorded.operations] == [one.func_applied_name for one in history.operations]
-
-
-# What was not reached ---------------------------------------------------------------------------------------------------
 
 
 def test_what_was_not_reached_is_named():
@@ -404,9 +393,6 @@ def test_an_interrupt_leaves_nothing_behind(net, x, where):
     handle.remove()
 
 
-# Stopping ---------------------------------------------------------------------------------------------------------------
-
-
 def test_stop_ends_the_block_when_everything_was_reached(net, x):
     ran = []
     net.cell.register_forward_hook(lambda *given: ran.append("cell"))
@@ -449,9 +435,6 @@ def test_an_exception_handler_of_the_model_does_not_catch_the_stop():
         model(torch.rand(1, 2))
         after.append(1)
     assert after == []
-
-
-# activation -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_logged", [False, True])
@@ -561,9 +544,6 @@ def test_activation_with_named_arguments():
         ),
         torch.cos(b),
     )
-
-
-# Bad input --------------------------------------------------------------------------------------------------------------
 
 
 def test_bad_input_is_refused_with_what_to_do(net, x):

@@ -20,12 +20,7 @@ from torcheer.page.payload import packed_size
 
 def gpt2(attention: str, layers: int = 2, heads: int = 4) -> nn.Module:
     config = transformers.GPT2Config(
-        n_embd=8 * heads,
-        n_head=heads,
-        n_layer=layers,
-        n_positions=1024,
-        vocab_size=100,
-        attn_implementation=attention,
+        n_embd=8 * heads, n_head=heads, n_layer=layers, n_positions=1024, vocab_size=100, attn_implementation=attention
     )
     return transformers.GPT2Model(config).eval()
 
@@ -130,9 +125,6 @@ def test_the_pattern_itself_has_no_second_picture():
     shown = [node for node in payload["nodes"] if "attention" in node]
     assert [node["type"] for node in shown] == ["softmax", "softmax"]
     assert not any("preview" in node for node in shown)
-
-
-# In a browser -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -126,14 +126,7 @@ def test_every_documented_key_occurs(payloads):
         assert seen[name] == set(part), name
 
 
-VOLATILE = {
-    "seconds",
-    "made_by",
-    "params_id",
-    "source",
-    "stack",
-    "files",
-}  # of the machine and the version of torch
+VOLATILE = {"seconds", "made_by", "params_id", "source", "stack", "files"}  # of the machine and the version of torch
 
 
 def settled(value: object) -> object:

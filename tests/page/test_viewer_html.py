@@ -136,8 +136,6 @@ def test_a_page_can_have_a_name_of_its_own(bundle):
     assert payloads(page.html)["payload"]["title"] == "Before & after"
 
 
-# What strangers write -----------------------------------------------------------------------------------------------
-
 HOSTILE = [
     "</script><script>alert('MARK')</script>",
     "<!-- MARK <script>",
@@ -207,9 +205,6 @@ def test_nothing_of_a_history_reaches_a_notebook_as_text(words, bundle):
     assert attributes["sandbox"].split() == ["allow-scripts", "allow-downloads"]
 
 
-# Writing ------------------------------------------------------------------------------------------------------------
-
-
 def test_the_real_viewer_makes_a_page(tmp_path):
     """`make` builds it."""
     path = to_html(log(Mlp(), torch.randn(2, 4)), tmp_path / "mlp.html")
@@ -276,9 +271,6 @@ def test_only_histories_and_payloads_are_shown(thing, bundle):
         make_page(thing, bundle=bundle)
 
 
-# Showing ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def opened(monkeypatch) -> list[str]:
     found: list[str] = []
@@ -315,9 +307,6 @@ def test_a_notebook_shows_the_page_and_nothing_is_written(tmp_path, monkeypatch,
     assert len(page.html) <= 4_000_000 < len(make_page(history).html)
     assert opened == []
     assert list(tmp_path.iterdir()) == []
-
-
-# Reading ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_payload_comes_back_from_its_file(tmp_path, bundle):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-import time
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 from pathlib import Path
@@ -18,12 +17,11 @@ import transformers
 from torch import Tensor, nn
 
 import torcheer
+from browser import until
 from models import made_with
 from torcheer import ModelHistory
 from torcheer.demo import AlexNet, SimpleRecurrent
 from torcheer.page import make_page
-
-# Models -------------------------------------------------------------------------------------------------------------
 
 
 class Masked(nn.Module):
@@ -124,9 +122,6 @@ def shelf(tmp_path_factory) -> Shelf:
     return Shelf(tmp_path_factory.mktemp("pages"))
 
 
-# A reader -----------------------------------------------------------------------------------------------------------
-
-
 class Reader:
     """A person in front of a page: asks the page what is seen, and acts with pointer and keys."""
 
@@ -137,11 +132,7 @@ class Reader:
 
     def settle(self) -> None:
         """Wait until everything has arrived where it belongs."""
-        for _ in range(1500):
-            if self.ask("Boolean(window.__torcheer) && !__torcheer.isBusy()"):
-                return
-            time.sleep(0.02)
-        raise AssertionError("the page is still busy")
+        until(self.page)
 
     def ask(self, expression: str, value: Any = None) -> Any:
         return self.page.evaluate(expression, value)
@@ -202,9 +193,6 @@ def read(page, shelf):
         return made
 
     return reader
-
-
-# Opening and closing ------------------------------------------------------------------------------------------------
 
 
 SIZES = [(1440, 900), (1000, 640), (390, 844)]
@@ -386,9 +374,6 @@ def test_the_data_goes_from_left_to_right_when_asked(read):
     assert reader.seen()["conv2d_1_1:1"]["y"] < reader.seen()["relu_1_2:1"]["y"]
 
 
-# Finding ------------------------------------------------------------------------------------------------------------
-
-
 def test_a_search_finds_what_is_inside_closed_modules_and_goes_there(read, shelf):
     """By class and by shape, with a count, and one result after the other."""
     reader = read("resnet50")
@@ -444,9 +429,6 @@ def test_the_table_is_saved_as_csv(read, shelf, tmp_path):
     assert list(table["params"].fillna(0)) == [sum(param.numel for param in node.params) for node in nodes]
     assert list(table["memory"]) == [node.bytes for node in nodes]
     assert list(table["shape"]) == ["×".join(map(str, node.shape)) for node in nodes]
-
-
-# Selecting ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_operation_shows_everything_known_about_it(read, shelf):
@@ -590,9 +572,6 @@ def test_the_outline_and_the_graph_are_in_step(read):
     assert reader.state["selection"]["key"] == "conv2d_1_1:1"
 
 
-# Colours, links, pictures -------------------------------------------------------------------------------------------
-
-
 COLORS = """() => {
     const canvas = document.querySelector(".graph");
     const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
@@ -676,9 +655,6 @@ def test_keys_do_everything_and_the_help_lists_them(read):
     assert "help" not in reader.state["parts"]
 
 
-# Two models ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_list_of_differences_names_the_parameters_that_differ(page, tmp_path):
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), torch.rand(2, 4)
@@ -734,9 +710,6 @@ def test_a_model_is_the_same_as_itself(read):
     assert {name: counts[name] for name in ("left", "right", "structure", "values")} == dict.fromkeys(
         ("left", "right", "structure", "values"), 0
     )
-
-
-# Where a page may be opened -----------------------------------------------------------------------------------------
 
 
 def test_names_are_text_whatever_they_say(page, tmp_path):

@@ -135,11 +135,7 @@ def test_modules_are_the_calls_of_the_history(history):
     for number, (module, call) in enumerate(zip(payload["modules"], calls, strict=True)):
         inside = [one.layer_label_w_pass for one in call.operations]
         assert labels[module["first"] : module["end"]] == inside or (not inside and module["first"] == module["end"] == -1)
-        assert (module["class"], module["call"], module["num_calls"]) == (
-            call.class_name,
-            call.call_num,
-            call.module.num_calls,
-        )
+        assert (module["class"], module["call"], module["num_calls"]) == (call.class_name, call.call_num, call.module.num_calls)
         assert module["num_params"] == call.module.num_params
         assert module["training"] == call.training
         assert [tuple(shape) for shape in module["output_shapes"]] == call.output_shapes
@@ -215,9 +211,6 @@ def test_making_a_payload_changes_nothing_and_twice_gives_the_same(history):
     assert to_json(history) == to_json(history)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(history[label].tensor_contents, value) or value.isnan().any() for label, value in before)
-
-
-# Particular things --------------------------------------------------------------------------------------------------
 
 
 def test_a_failed_pass_ends_in_what_failed():
@@ -306,9 +299,6 @@ def test_very_long_arguments_are_cut_and_those_that_cannot_be_printed_told():
     history = log(lambda x: x[[0] * 1000], torch.ones(3))
     assert len(filled(history)["nodes"][1]["arguments"]) == 400
     assert words_of(Node(key="a", label="a", arguments=Arguments((Loud(),)))) == "(cannot be shown: ValueError)"
-
-
-# Structure ----------------------------------------------------------------------------------------------------------
 
 
 class Mixed(nn.Module):
@@ -444,9 +434,6 @@ def test_modules_with_the_same_parameters_say_so():
     again = filled(log(SimpleRecurrent(), torch.rand(1, 5)))["modules"]
     assert len(again) == 4
     assert len({one["params_id"] for one in again}) == 1
-
-
-# Size ---------------------------------------------------------------------------------------------------------------
 
 
 def test_a_size_limit_is_kept_and_what_it_cost_is_said():

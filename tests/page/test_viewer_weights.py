@@ -62,9 +62,6 @@ def test_parameters_without_values_are_left_out():
     assert "weights" not in payload_of(history)
 
 
-# Metrics ------------------------------------------------------------------------------------------------------------
-
-
 def test_metrics_are_what_their_functions_return():
     history = log(nn.Sequential(nn.Linear(4, 3), nn.ReLU()), X)
     payload = payload_of(history, metrics={"largest": torch.max, "rows": lambda tensor: tensor.shape[0]})

@@ -46,9 +46,6 @@ def blocks() -> torcheer.ModelHistory:
     return torcheer.log_forward_pass(Blocks(), torch.ones(1, 4))
 
 
-# Style and width ------------------------------------------------------------------------------------------------------
-
-
 def test_a_picture_for_a_paper_is_small_grey_and_says_little(alexnet: torcheer.ModelHistory) -> None:
     shown = make_picture(alexnet.graph, picture_options({"columns": 1}))
     printed = make_picture(alexnet.graph, picture_options({"style": "paper", "columns": 1}))
@@ -110,9 +107,6 @@ def test_a_picture_is_as_wide_as_asked_for_in_every_form(
 def test_wrong_options_are_told_in_words(options: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(message)):
         picture_options(options)
-
-
-# One part of a model --------------------------------------------------------------------------------------------------
 
 
 def labels(graph: object) -> list[tuple[str, str]]:

@@ -58,9 +58,6 @@ class Deep(nn.Module):
         return x
 
 
-# Words -----------------------------------------------------------------------------------------------------------
-
-
 def test_an_unrolled_node_says_name_pass_address_tensor_and_parameters(recurrent):
     assert lines(drawn(recurrent), "linear_1_1 (pass 2/4)") == (
         "linear_1_1 (pass 2/4)",
@@ -115,9 +112,6 @@ def test_a_named_argument_is_called_by_its_name():
 
 def test_a_model_without_choices_has_no_positions_in_its_legend(alexnet):
     assert "positions" not in drawn(alexnet).seen
-
-
-# Modules ---------------------------------------------------------------------------------------------------------
 
 
 def test_modules_are_nested_boxes_with_address_and_class(alexnet):
@@ -193,9 +187,6 @@ def test_folded_blocks_are_counted_and_tell_whose_parameters_they_use():
 def test_elementwise_runs_are_one_node_when_asked():
     drawing = drawn(log(lambda x: torch.relu(x + 1) * 2, torch.ones(2)), merge_elementwise=True)
     assert [node.lines[0] for node in drawing.nodes] == ["input_1_0", "add → relu → mul", "output_1_4"]
-
-
-# Looks -----------------------------------------------------------------------------------------------------------
 
 
 def looks(drawing: Drawing) -> dict[str, str]:
@@ -303,9 +294,6 @@ def test_trainable_and_frozen_differ_when_printed_grey():
         assert abs(one - other) > 0.05
 
 
-# Colours by a number, labels, overrides --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("measure", "word"), [("time", "time"), ("memory", "memory of outputs"), ("params", "parameters")])
 def test_color_by_shades_nodes_and_shows_its_scale(alexnet, measure, word):
     drawing = drawn(alexnet, color_by=measure)
@@ -378,9 +366,6 @@ def test_direction(alexnet, direction, rankdir):
 
 def test_themes(alexnet):
     assert all(THEMES[name].page in dot_text(drawn(alexnet, theme=name)) for name in THEMES)
-
-
-# What is shown without options -----------------------------------------------------------------------------------
 
 
 def test_a_small_model_is_drawn_as_it_is(alexnet):
@@ -492,9 +477,6 @@ def test_nodes_stand_in_execution_order_in_the_text():
     assert places == sorted(places)
 
 
-# Wrong options ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -539,9 +521,6 @@ def test_an_unknown_module_to_collapse_names_the_nearest():
         drawn(history, collapse="featurs")
 
 
-# The graph functions pictures brought ----------------------------------------------------------------------------
-
-
 def test_leaving_out_the_middle_keeps_what_leads_in_and_out(alexnet):
     graph = omit_middle(alexnet.graph, keep=8)
     assert len(graph.nodes) == 9
@@ -554,9 +533,6 @@ def test_leaving_out_the_middle_keeps_what_leads_in_and_out(alexnet):
 def test_merging_ports_leaves_other_graphs_alone(alexnet):
     assert merge_ports(alexnet.graph) is alexnet.graph
     assert collapse(merge_ports(alexnet.graph), depth=1).nodes
-
-
-# Laid out for other libraries ------------------------------------------------------------------------------------------
 
 
 def test_a_layout_has_every_node_edge_and_box_of_the_picture():

@@ -42,9 +42,6 @@ def here(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-# Forms and files -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("ending", "start"), [("svg", b"<svg"), ("png", b"\x89PNG"), ("pdf", b"%PDF"), ("dot", b"digraph")])
 def test_the_ending_of_a_path_says_the_form(history, tmp_path, ending, start):
     path = tmp_path / f"picture.{ending}"
@@ -153,9 +150,6 @@ def test_show_model_graph_tells_what_is_wrong_before_the_model_runs():
         torcheer.show_model_graph(never, torch.ones(1), theme="pink")
 
 
-# Shown -----------------------------------------------------------------------------------------------------------
-
-
 def test_without_a_screen_a_picture_is_saved_and_its_path_printed(history, here, capsys, monkeypatch):
     monkeypatch.setattr(screen.webbrowser, "open", lambda url: pytest.fail("nothing may be opened"))
     history.draw()
@@ -221,9 +215,6 @@ def test_a_picture_that_fails_does_not_lose_the_history(here, monkeypatch):
     with pytest.raises(GraphvizNotFound) as caught:
         torcheer.log_forward_pass(Mlp(), torch.ones(1, 4), vis_opt="unrolled")
     assert len(caught.value.history) == 6
-
-
-# The SVG ---------------------------------------------------------------------------------------------------------
 
 
 def points(element) -> list[tuple[float, float]]:
@@ -342,8 +333,6 @@ def test_links_that_overrides_make_lead_nowhere(history):
     assert "linear_1_1" in text
 
 
-# Hostile names ---------------------------------------------------------------------------------------------------
-
 NAMES = [
     "<script>alert(1)</script>",
     "quote\"s'",
@@ -404,9 +393,6 @@ def test_a_hostile_title_is_text_and_names_no_other_folder(here):
     (name,) = os.listdir(here)
     assert re.fullmatch(r"torcheer_[\w.-]+_unrolled\.svg", name)
     assert "<script" not in (here / name).read_text()
-
-
-# Time limits and missing Graphviz --------------------------------------------------------------------------------
 
 
 def test_a_worker_that_hangs_is_stopped(tmp_path, monkeypatch):

@@ -60,9 +60,6 @@ def gpt2() -> Graph:
     return torcheer.log_forward_pass(model, torch.arange(6)[None], layers_to_save="none").graph
 
 
-# Arrows to the next block ---------------------------------------------------------------------------------------------
-
-
 def test_a_folded_block_has_one_arrow_to_the_next_however_often_its_input_is_used(stack: Graph) -> None:
     assert sum(edge.is_to_next_block for edge in fold_repeats(stack).edges) == 3
     drawing = drawn(stack, fold_repeats=True)
@@ -126,9 +123,6 @@ def test_passes_that_feed_the_next_keep_their_arrows() -> None:
     assert [(edge.around, edge.text) for edge in dashed] == [("", "passes 2-4")]
 
 
-# Notes on arrows ------------------------------------------------------------------------------------------------------
-
-
 def loop(self, x: Tensor) -> Tensor:
     """Several arrows with passes end close to one another."""
     h, c = x, x * 2
@@ -171,9 +165,6 @@ def test_a_text_on_an_arrow_has_a_ground_of_the_color_it_stands_on() -> None:
     assert fill[1].startswith("fill:#ffffff")
 
 
-# The legend -----------------------------------------------------------------------------------------------------------
-
-
 def test_the_sample_of_a_collapsed_module_is_drawn_as_collapsed_modules_are(stack: Graph) -> None:
     """The same shapes: the outline of a solid and its three inner lines, in the same colours."""
     root = ElementTree.fromstring(make_picture(stack, PictureOptions(collapse="Block")).svg)
@@ -199,9 +190,6 @@ def test_samples_and_words_of_the_legend_stand_side_by_side_above_the_model(stac
     assert all(y < top for y in words.values())
 
 
-# How deep a model is --------------------------------------------------------------------------------------------------
-
-
 def test_one_level_of_a_model_with_a_wrapper_shows_what_is_in_the_wrapper(gpt2: Graph) -> None:
     """GPT-2 is a transformer and a head; at depth 1 its blocks are nodes, inside the open box of the transformer."""
     drawing = drawn(gpt2, nesting_depth=1)
@@ -220,9 +208,6 @@ def test_a_wrapper_without_larger_modules_and_modules_side_by_side_are_closed_at
     pair = nn.Sequential(Stack(3), nn.Sequential(nn.ReLU(), nn.Tanh()))
     drawing = drawn(torcheer.log_forward_pass(pair, torch.ones(1, 4)).graph, nesting_depth=1)
     assert [node.lines[0] for node in drawing.nodes if node.shape == "box3d"] == ["0", "1"]
-
-
-# Inputs and outputs that are alike ------------------------------------------------------------------------------------
 
 
 def test_the_cache_of_a_language_model_is_one_output_below_what_makes_it(gpt2: Graph) -> None:

@@ -127,9 +127,6 @@ def test_a_picture_that_is_too_large_as_asked_for_is_shut_further_and_says_so() 
     assert "Modules are collapsed at depth 1, of 10 operations; nesting_depth=2 opens more, 'all' everything." in by_itself
 
 
-# torch_vis ------------------------------------------------------------------------------------------------------------
-
-
 def test_a_view_says_what_was_done_to_it() -> None:
     model = nn.Sequential(*[nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(6)])
     tracker = track_computational_graph_execution(model, torch.ones(1, 2))
@@ -161,9 +158,6 @@ def test_values_of_an_export_are_plain(value: Any, written: Any) -> None:
     assert plain(value) == written
 
 
-# Interrupts -----------------------------------------------------------------------------------------------------------
-
-
 class Stop(BaseException):
     """Not an Exception: torch calls no hook for it."""
 
@@ -189,9 +183,6 @@ def test_after_an_interrupt_inside_a_module_what_follows_is_where_it_ran() -> No
     assert history["tanh_1"].containing_modules == ["1:1"]
     tracker = track_computational_graph_execution(nn.Sequential(Going(), nn.Tanh()), torch.ones(2), track_tensor_ops=False)
     assert ("module:0.last:1", "module:1:1") in {(edge.source_id, edge.target_id) for edge in tracker.edges}
-
-
-# Containers of strangers ----------------------------------------------------------------------------------------------
 
 
 class Slotted:
@@ -242,9 +233,6 @@ def test_a_user_dictionary_over_something_else_is_read() -> None:
     assert history.outputs[0].tensor_contents.tolist() == [2.0, 2.0]
 
 
-# Memory ---------------------------------------------------------------------------------------------------------------
-
-
 def test_how_large_a_storage_must_be() -> None:
     base = torch.zeros(3, 4)
     assert needed_bytes(base) == 48
@@ -263,9 +251,6 @@ def test_copies_keep_strides_unless_that_would_take_much_more_memory() -> None:
     assert copy_of(base[:1].expand(3, 10)).stride() == (0, 1)
     assert copy_of(base[:, ::2]).stride() == (10, 2)
     assert copy_of(base[:, :1]).stride() == (1, 1)  # four numbers would take the room of thirty-one
-
-
-# The command ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_model_is_found_in_the_folder_the_command_runs_in(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,10 +108,7 @@ PROGRAMS = {
     "bags": (lambda i, w, o: nn.functional.embedding_bag(i, w, o), (torch.tensor([1, 2, 0, 1]), x, torch.tensor([0, 2]))),
     "pivots": (solved, (torch.rand(3, 3) + torch.eye(3), torch.rand(3, 2))),
     "targets with an ignored one": (nn.functional.cross_entropy, (x, torch.tensor([1, -100, 3]))),
-    "unpooling": (
-        lambda t: nn.functional.max_unpool2d(*nn.functional.max_pool2d(t, 2, return_indices=True), 2),
-        (images,),
-    ),
+    "unpooling": (lambda t: nn.functional.max_unpool2d(*nn.functional.max_pool2d(t, 2, return_indices=True), 2), (images,)),
     "probabilities": (lambda p: torch.bernoulli(p) + torch.multinomial(p, 2).sum(), (torch.rand(3, 4),)),
     "cross entropy of probabilities": (nn.functional.binary_cross_entropy, (torch.rand(3), torch.rand(3))),
     "sizes": (lambda t, n: t[:2].expand(n, 4), (x[:1], torch.tensor(3))),
@@ -120,10 +117,7 @@ PROGRAMS = {
         (torch.randn(5, 2, 4).log_softmax(2), torch.tensor([[1, 2], [3, 1]]), torch.tensor([5, 4]), torch.tensor([2, 1])),
     ),
     "segments": (lambda t, n: torch.segment_reduce(t, "sum", lengths=n), (x, torch.tensor([1, 2]))),
-    "jagged": (
-        lambda v, o: torch.nested.nested_tensor_from_jagged(v, o).to_padded_tensor(0.0),
-        (x, torch.tensor([0, 1, 3])),
-    ),
+    "jagged": (lambda v, o: torch.nested.nested_tensor_from_jagged(v, o).to_padded_tensor(0.0), (x, torch.tensor([0, 1, 3]))),
     "search": (lambda s, v, o: torch.searchsorted(s, v, sorter=o), (torch.rand(4), x, torch.tensor([3, 1, 2, 0]))),
     "unravelled": (lambda i: torch.unravel_index(i, (3, 4))[0], (torch.tensor([11, 0, 5]),)),
     "one-hot": (nn.functional.one_hot, (torch.tensor([0, 3, 1]),)),

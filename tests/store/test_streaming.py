@@ -289,22 +289,6 @@ def test_what_cannot_be_streamed_is_named_also_inside_an_operator(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))),
-        lambda: nn.Sequential(nn.LazyLinear(5), nn.LazyBatchNorm1d(), nn.Linear(5, 2)),
-    ],
-    ids=["script", "lazy"],
-)
-def test_torchscript_and_lazy_modules_are_streamed(make, tmp_path):
-    model, given = make(), torch.rand(3, 4)
-    history = torcheer.log_forward_pass(model, given, save_to=tmp_path / "run.safetensors", random_seed=0)
-    plain = torcheer.log_forward_pass(model, given, random_seed=0)
-    assert [one.label for one in history.operations] == [one.label for one in plain.operations]
-    assert torch.equal(history["output"].activation, plain["output"].activation)
-
-
 def test_an_uninitialised_model_is_not_the_one_a_history_is_of(tmp_path):
     model, given = nn.Sequential(nn.LazyLinear(5)), torch.rand(3, 4)
     history = torcheer.log_forward_pass(model, given)

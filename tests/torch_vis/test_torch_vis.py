@@ -29,9 +29,6 @@ def both(ops: bool) -> dict[str, bool]:
     return {"track_tensor_ops": ops}
 
 
-# What is tracked ---------------------------------------------------------------------------------------------------
-
-
 @made_with(shared=lambda: nn.Linear(4, 4), norm=lambda: nn.LayerNorm(4))
 def Block(self, x: torch.Tensor) -> torch.Tensor:
     """A shared layer, functional code between layers, an in-place operation, a residual."""
@@ -253,9 +250,6 @@ def test_a_dictionary_of_something_else_is_refused():
         ComputationalGraphTracker(3)  # type: ignore[arg-type]
 
 
-# Everything is left as it was --------------------------------------------------------------------------------------
-
-
 def restless(self, x: torch.Tensor) -> torch.Tensor:
     """Draws random numbers, counts, writes to its parameter, its buffer and its input, and turns a mode around."""
     self.count += 1
@@ -332,9 +326,6 @@ def test_a_backward_pass_that_raises_says_whose_it_is():
     with pytest.raises(ValueError, match="no way back") as caught:
         track_computational_graph_execution(made_of(lambda self, x: Stubborn.apply(x)), torch.ones(2, requires_grad=True))
     assert any("torch.no_grad()" in note for note in caught.value.__notes__)
-
-
-# The manual tracker ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ops", [True, False])
@@ -458,9 +449,6 @@ def test_backward_times_of_a_device_are_those_of_its_events():
     whole = tracker.nodes["backward:1:1"]
     assert (whole.execution_time, whole.metadata["timed_by"]) == (2e-3, "cuda")
     assert tracker.nodes["backward:0:1"].execution_time == 4e-3  # the product and the transpose inside it
-
-
-# Exceptions that take no attributes ------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)

@@ -72,9 +72,6 @@ def made(name: str, training: bool) -> tuple[nn.Module, Any]:
     return build().train(training), given
 
 
-# What plain autograd says ----------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Plain:
     """Autograd's nodes in the order they ran, their edges, and the module calls they were made in."""
@@ -137,9 +134,6 @@ def plain(model: nn.Module, given: Any) -> Plain:
     return found
 
 
-# Every operation -------------------------------------------------------------------------------------------------------
-
-
 @both_modes
 @every_model
 def test_every_edge_of_autograd_is_in_the_graph_and_no_other(name, training):
@@ -151,9 +145,6 @@ def test_every_edge_of_autograd_is_in_the_graph_and_no_other(name, training):
     place = {node: int(node.split(":")[2]) for node in nodes}
     flows = [edge for edge in tracker.edges if edge.edge_type == "gradient_flow" and edge.metadata["level"] == "operation"]
     assert sorted((place[edge.source_id], place[edge.target_id]) for edge in flows) == sorted(expected.edges)
-
-
-# Layers ----------------------------------------------------------------------------------------------------------------
 
 
 def between_layers(step: Plain) -> set[tuple[str, str]]:
@@ -210,9 +201,6 @@ def test_gradients_flow_between_layers_as_in_autograd(name, training, ops):
     assert direct <= pairs
 
 
-# Pictures --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["unchanged", "squeezenet"])
 def test_the_gradients_of_a_picture_are_one_piece(name):
     model, given = made(name, False)
@@ -220,9 +208,6 @@ def test_the_gradients_of_a_picture_are_one_piece(name):
     gradients = [node for node in scene.nodes if node.key.startswith("gradient of")]
     arrows = [edge for edge in scene.edges["gradient_flow"] if edge.line == "solid"]
     assert len(arrows) >= len(gradients) - 1 > 3
-
-
-# The loss is not the model's -------------------------------------------------------------------------------------------
 
 
 @made_with(fc=lambda: nn.Linear(4, 4))
@@ -284,9 +269,6 @@ def test_the_loss_is_counted_nowhere_unless_asked_for(build):
     assert any(name.startswith("sum_") for name in names)
     assert "SumBackward0" in names
     assert any("SumBackward0" in line for node in make_scene(asked).nodes for line in node.lines)
-
-
-# A model that fails ----------------------------------------------------------------------------------------------------
 
 
 @made_with(a=lambda: nn.Linear(4, 4), b=lambda: nn.Linear(5, 4))

@@ -30,8 +30,6 @@ def nothing_opens(monkeypatch, tmp_path):
     plt.close("all")
 
 
-# The blocks of the documentation, as written -----------------------------------------------------------------------
-
 QUICK_START = """
 import torch
 import torch.nn as nn

@@ -52,9 +52,6 @@ def Model(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
     return {"result": self.head(x + self.body(x)).flatten(0)}
 
 
-# Figures and export ------------------------------------------------------------------------------------------------
-
-
 def test_the_analysis_adds_up():
     model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.ones(2, 4)
     analysis = analyze_computational_graph_execution(model, x)
@@ -138,9 +135,6 @@ def test_a_missing_library_is_named_with_the_command(name, monkeypatch):
     monkeypatch.setattr("torch_vis.execution.find_spec", lambda _: None)
     with pytest.raises(ImportError, match=f"{name.capitalize()} not available.*pip install {name}"):
         visualize_computational_graph(nn.ReLU(), torch.ones(1), renderer=name)
-
-
-# Pictures ----------------------------------------------------------------------------------------------------------
 
 
 def loop(self, xs: torch.Tensor) -> torch.Tensor:
@@ -306,9 +300,6 @@ def test_pictures_need_every_operation():
     tracker = track_computational_graph_execution(nn.ReLU(), torch.ones(1), track_tensor_ops=False)
     with pytest.raises(InvalidArgument, match="only layers were tracked"):
         make_scene(tracker)
-
-
-# The package -------------------------------------------------------------------------------------------------------
 
 
 def test_the_public_names():

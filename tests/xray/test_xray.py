@@ -218,9 +218,6 @@ def test_a_gradient_scaler_is_noted(data, folder):
     assert "multiplied by 512" in xray.run.entry("conv1", "layer_grad").note
 
 
-# The training never notices ---------------------------------------------------------------------------------------
-
-
 def make_step(x, y):
     def train_step(model, optimizer):
         optimizer.zero_grad()
@@ -304,9 +301,6 @@ def test_a_dropped_xray_writes_what_it_took(data, folder):
     del xray
     gc.collect()
     assert Xray.open(folder).run.steps() == [0]
-
-
-# What is watched --------------------------------------------------------------------------------------------------
 
 
 def test_by_default_convolutions_and_fully_connected_layers(data, folder):
@@ -411,11 +405,7 @@ class Two(nn.Module):
 
 @pytest.mark.parametrize(
     "given",
-    [
-        (torch.ones(1, 3), torch.ones(1, 2)),
-        {"left": torch.ones(1, 3), "right": torch.ones(1, 2)},
-        [(1, 3), (1, 2)],
-    ],
+    [(torch.ones(1, 3), torch.ones(1, 2)), {"left": torch.ones(1, 3), "right": torch.ones(1, 2)}, [(1, 3), (1, 2)]],
     ids=["tuple", "dictionary", "sizes"],
 )
 def test_inputs_of_every_form(given, folder):
@@ -503,9 +493,6 @@ def test_a_layer_that_does_not_run_is_missing_that_time_only(folder):
     assert xray.run.steps("second") == [0, 2]
     assert xray.run.steps("first") == [0, 1, 2]
     assert any(note.startswith("second: did not run") for note in xray.run.snapshot(1).notes)
-
-
-# What is kept -----------------------------------------------------------------------------------------------------
 
 
 def test_the_same_filters_at_every_step_in_every_kind_and_after_resuming(data, folder):
@@ -735,9 +722,6 @@ def test_large_maps_are_thinned(folder):
         xray.take_graphs()
     assert xray.run.tensor("0", "layer").shape == (2, 100, 67)
     assert "every 3rd pixel" in xray.run.entry("0", "layer").note
-
-
-# The run ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_goes_on_where_it_stopped(data, folder):

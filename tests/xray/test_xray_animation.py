@@ -56,9 +56,6 @@ def run_of(folder: Path, tensors: list[torch.Tensor], kind: str = "layer", layou
     return write_run(folder, {10 * at: [one] for at, one in enumerate(found)})
 
 
-# Pixels -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("ending", "colors"), [("gif", 235), ("webp", 255)])
 @pytest.mark.parametrize("kind", ["layer", "activation"])
 def test_every_pixel_has_the_color_of_its_value(tmp_path, ending, colors, kind):
@@ -197,9 +194,6 @@ def test_the_key_of_a_frame_has_its_values_below_the_ends_of_the_colors(tmp_path
     assert gaps.max() > 20, (low, high)  # two numbers, apart
 
 
-# Form ---------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ending", ["gif", "webp"])
 def test_an_animation_runs_for_ever_at_the_pace_that_was_asked_for(tmp_path, ending):
     """Of the form that the path says."""
@@ -255,9 +249,6 @@ def test_long_names_stay_inside_the_frame(tmp_path):
     assert (frame[: TOP - 30, -MARGIN + 2 :] == 255).all()
 
 
-# Strips -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_strip_has_frames_evenly_over_the_run(tmp_path, monkeypatch):
     """The first and the last among them, each with its step."""
     written = []
@@ -299,9 +290,6 @@ def test_a_strip_of_few_snapshots_has_as_many_frames(tmp_path):
     assert write_strip(run, "conv1", "layer", tmp_path / "strip.png", scale="frame").exists()
 
 
-# Arguments ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("write", [write_gif, write_strip])
 def test_a_path_that_cannot_be_written_to_is_refused(tmp_path, write):
     """A wrong ending, a folder, a folder that is not there; nothing is left behind."""
@@ -317,11 +305,11 @@ def test_a_path_that_cannot_be_written_to_is_refused(tmp_path, write):
     assert sorted(os.listdir(tmp_path)) == [f"folder.{ending}", "run"]
 
 
-@pytest.mark.parametrize("write", [write_gif, write_strip])
-def test_a_file_is_written_whole_or_not_at_all(tmp_path, write, monkeypatch):
+@pytest.mark.parametrize(("write", "name"), [(write_gif, "a.gif"), (write_gif, "a.webp"), (write_strip, "a.png")])
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, write, name, monkeypatch):
     """When the disk refuses, the old file is still there and no other."""
     run = run_of(tmp_path / "run", drifting(2, 4, 8, 8))
-    target = tmp_path / ("a.gif" if write is write_gif else "a.png")
+    target = tmp_path / name
     target.write_text("old")
 
     def refuse(*_):

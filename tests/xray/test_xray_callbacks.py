@@ -121,9 +121,6 @@ def plain_gradients(accumulate=1):
     return found
 
 
-# Lightning ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -338,8 +335,6 @@ def test_only_the_first_process_watches(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-# Trainer ------------------------------------------------------------------------------------------------------------
-
 TOKENS = {"input_ids": torch.arange(8)[None], "labels": torch.tensor([1])}
 DENSE = "bert.encoder.layer.0.output.dense"
 
@@ -441,8 +436,6 @@ def test_the_trainers_optimizer_is_measured_and_left_without_hooks(tmp_path):
     assert run.entry(DENSE, "weight", 2).update_ratio == pytest.approx(moved, rel=1e-3)
     assert not trainer.optimizer.optimizer._optimizer_step_pre_hooks
 
-
-# Without the packages -----------------------------------------------------------------------------------------------
 
 WITHOUT = """
 import sys

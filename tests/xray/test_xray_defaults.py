@@ -99,9 +99,6 @@ def test_a_layer_that_runs_several_times_is_watched_from_its_first_to_its_last_p
             np.testing.assert_allclose(run.tensor(f"cell:{number}", "layer"), state.detach(), atol=1e-6)
 
 
-# Attention --------------------------------------------------------------------------------------------------------------
-
-
 class Attention(nn.Module):
     """Attention of a transformer, written out or fused."""
 
@@ -235,9 +232,6 @@ def test_a_softmax_that_is_no_attention_has_no_pattern(tmp_path):
     run = take(model, (2, 4), tmp_path, {"0": ["weight", "attention"]}).run
     assert run.kinds("0") == ["weight"]
     assert run.snapshot().notes == ("0: makes no attention pattern",)
-
-
-# Summaries --------------------------------------------------------------------------------------------------------------
 
 
 class Tiny(nn.Module):

@@ -93,9 +93,6 @@ def read(writer):
     return found
 
 
-# TensorBoard --------------------------------------------------------------------------------------------------------
-
-
 def test_scalars_of_tensorboard_are_the_stored_statistics(run, writer):
     """Every number is under layer/kind/statistic, at the step and time of its snapshot."""
     to_tensorboard(run, writer)
@@ -230,9 +227,6 @@ def test_bins_enclose_every_value_with_rising_edges(values):
     assert all(a < b for a, b in itertools.pairwise(edges))
     assert edges[0] <= min(values)
     assert max(values) <= edges[-1]
-
-
-# Weights & Biases ---------------------------------------------------------------------------------------------------
 
 
 class FakeRun:

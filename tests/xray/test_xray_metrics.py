@@ -28,9 +28,6 @@ def xray(tmp_path):
         yield made
 
 
-# Metrics ----------------------------------------------------------------------------------------------------------------
-
-
 def test_metrics_are_written_down_with_the_snapshot(xray):
     """Tensors with a graph behind them, numbers, NumPy's numbers; what is not finite stays so."""
     loss = torch.ones(1, requires_grad=True).sum() * 2.5
@@ -88,9 +85,6 @@ def test_take_graph_and_show_at_once(xray, capsys):
     assert "step_00000003.png" in capsys.readouterr().out
 
 
-# Selectors --------------------------------------------------------------------------------------------------------------
-
-
 def last_ones(layer, count, limit, tensor):
     return range(count - limit, count)
 
@@ -113,9 +107,6 @@ def test_convolutions_and_fully_connected_layers_have_selectors_of_their_own(tmp
 def test_a_selector_for_nothing_is_told(tmp_path, selector, said):
     with pytest.raises(InvalidArgument, match=said):
         Xray(network(), X, ["0"], folder=tmp_path / "run", selector=selector)
-
-
-# Drawn and counted rightly ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,6 @@ def take_once(model, given, layers, folder, **options):
     return xray.run
 
 
-# What is taken ----------------------------------------------------------------------------------------------------
-
-
 def test_the_weight_of_a_parametrized_layer_is_its_matrix_not_its_bias(folder):
     """Normalised weights are registered inside `parametrizations`, where only the bias is left outside."""
     model = nn.Sequential(spectral_norm(nn.Conv2d(1, 4, 3)), nn.ReLU(), weight_norm(nn.Conv2d(4, 4, 3)))
@@ -192,9 +189,6 @@ def test_a_training_with_l_bfgs_is_verified(folder):
                 optimizer.state[model.weight]["old_dirs"][0].add_(1)
 
         assert "optimizer state 0 old_dirs" in xray.verify(disturbed_step, steps=2).differences
-
-
-# Trainings that do not go as planned ------------------------------------------------------------------------------
 
 
 def test_a_dropped_xray_leaves_nothing_on_the_optimizer(folder):

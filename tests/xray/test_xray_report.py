@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from browser import until
 from torcheer import Xray
 from torcheer._text import Progress
 from torcheer.errors import InvalidArgument, SnapshotNotFound, ViewerNotBuilt
@@ -65,9 +66,6 @@ def facts_of(path: Path) -> dict:
 
 def block_of(path: Path, name: str) -> bytes:
     return zlib.decompress(base64.b64decode(re.search(rf'id="{name}">(.*?)</script>', path.read_text())[1]))
-
-
-# The file ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_report_is_one_file_that_refers_to_nothing_outside(report):
@@ -267,9 +265,6 @@ def test_a_snapshot_that_cannot_be_read_is_named_and_the_others_are_shown(tmp_pa
     assert page.is_visible("#picture")
 
 
-# The page ---------------------------------------------------------------------------------------------------------
-
-
 def opened(page, path: Path) -> None:
     page.goto(path.as_uri())
     page.wait_for_selector("#main:not([hidden])")
@@ -283,15 +278,6 @@ def settled(page) -> None:
         do for (let i = 0; i < 2; i++) await new Promise(requestAnimationFrame);
         while (picture.ariaBusy === "true");
     }""")
-
-
-def until(page, condition: str) -> None:
-    """Wait for something; the page's policy does not let Playwright do it."""
-    for _ in range(200):
-        if page.evaluate(condition):
-            return
-        page.wait_for_timeout(25)
-    pytest.fail(f"never came true: {condition}")
 
 
 def move_to(page, at: int) -> None:

@@ -260,9 +260,6 @@ def test_what_is_not_there_is_told_with_what_is(files):
         run.snapshot(3)
 
 
-# Damage ---------------------------------------------------------------------------------------------------------------
-
-
 def test_a_snapshot_whose_header_is_damaged_costs_that_snapshot_only(files):
     """The others are there, and a note names it and says why."""
     written = [add(files, step) for step in range(3)]
@@ -427,9 +424,6 @@ def test_every_reader_skips_a_truncated_snapshot(files):
         figure_of(run, "conv1", "weight", 2)
     assert run.entry("conv1", "weight").statistics.mean == 2.0  # its header is whole
     assert len(Saved(run).rows) == 1
-
-
-# Long runs ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_long_run_keeps_a_few_bytes_of_each_snapshot_in_memory(tmp_path):

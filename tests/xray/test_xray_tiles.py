@@ -25,9 +25,6 @@ def tile_values(mosaic, tile) -> np.ndarray:
     return small
 
 
-# Grids --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("aspect", [0.7, 1.0, 1.2, 2.0])
 def test_no_tile_is_alone_in_the_last_row(aspect):
     """For any number of tiles from three on, unless they stand in one column."""
@@ -50,9 +47,6 @@ def test_the_picture_is_near_the_wanted_shape(aspect, size, most):
 def test_common_numbers_of_square_tiles_fill_their_rows(count, columns):
     """Powers of two leave no hole."""
     assert choose_columns(count, 33, 33) == columns
-
-
-# Tiles --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(8, 32, 32), (7, 5, 5), (64, 1, 1), (3, 2, 40), (12, 1, 30), (1, 9, 9), (512, 4, 4)])
@@ -176,8 +170,6 @@ def test_a_tensor_that_does_not_fit_its_entry_is_refused():
     with pytest.raises(InvalidArgument, match=r"\(2, 4, 4\).*1 rows"):
         make_mosaic(np.zeros((2, 4, 4)), make_entry("conv1", "layer", torch.zeros(1, 4, 4), "maps"))
 
-
-# Colours ------------------------------------------------------------------------------------------------------------
 
 # What colour-blind readers see of linear red, green and blue (Machado et al. 2009).
 EYES = {

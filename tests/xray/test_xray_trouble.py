@@ -43,9 +43,6 @@ def cut(folder, number):
     path.write_bytes(path.read_bytes()[:-20])
 
 
-# Snapshots that are cut -----------------------------------------------------------------------------------------------
-
-
 def test_the_last_snapshot_that_can_be_read_is_shown_under_its_own_name(folder, capsys):
     """A figure, its file and its title are of the step before the one that is cut; a warning says so."""
     cut(folder, 3)
@@ -95,9 +92,6 @@ def test_a_report_warns_of_snapshots_that_are_cut(folder, tmp_path):
     with pytest.warns(SnapshotLost, match="step 1"):
         path = Xray.open(folder).report(tmp_path / "report.html")
     assert "00000001.safetensors (step 1) is damaged" in path.read_text()
-
-
-# Valid JSON that says nonsense ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -210,9 +204,6 @@ def test_a_run_whose_description_is_nonsense_is_an_error_of_ours(folder, change_
         opened(folder)
 
 
-# Warnings that are errors, folders that are removed -------------------------------------------------------------------
-
-
 def test_a_full_disk_does_not_stop_a_training_where_warnings_are_errors(tmp_path):
     """What would be a warning is said on stderr, once."""
 
@@ -266,9 +257,6 @@ def test_a_training_goes_on_when_its_folder_is_removed(tmp_path, removed):
         assert 23 in Xray.open(tmp_path / "run").run.steps()
 
 
-# Small things ---------------------------------------------------------------------------------------------------------
-
-
 def test_files_can_be_read_by_whom_the_umask_lets(tmp_path):
     before = os.umask(0o022)
     try:
@@ -294,18 +282,6 @@ def test_a_path_that_is_none_is_told(folder, path):
     for write in (xray.report, lambda path: xray.gif("0", "weight", path), lambda path: xray.strip("0", "weight", path)):
         with pytest.raises(InvalidArgument, match="path says where"):
             write(path)
-
-
-@pytest.mark.parametrize("name", ["x.gif", "x.webp", "x.png"])
-def test_an_animation_that_cannot_be_written_is_an_error_of_ours(folder, monkeypatch, name):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("torcheer._files.files.os.fsync", full)
-    xray = Xray.open(folder)
-    with pytest.raises(InvalidArgument, match=f"(?s){name}.*No space left"):
-        (xray.strip if name == "x.png" else xray.gif)("0", "weight", folder / name)
-    assert not (folder / name).exists()
 
 
 def test_layers_that_are_not_in_the_run_are_told_before_anything_is_drawn(folder):

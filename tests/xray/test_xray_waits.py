@@ -98,9 +98,6 @@ def impatient(monkeypatch, limit=1.0):
     monkeypatch.setattr(desk, "_LEAVE", 0.1)
 
 
-# The process that draws -------------------------------------------------------------------------------------------------
-
-
 @needs_stopping
 @pytest.mark.parametrize("waiting", [1, 3])
 def test_a_stopped_process_loses_its_figures_and_the_training_ends(begin, monkeypatch, waiting):
@@ -246,9 +243,6 @@ def test_a_figure_that_waits_for_its_own_thread_is_not_waited_for():
     assert said == [False]
 
 
-# The thread that writes -------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def blocked(monkeypatch):
     """A disk that does not answer until the event is set."""
@@ -352,9 +346,6 @@ def test_the_collector_may_finish_an_xray_on_the_thread_that_writes_for_it(tmp_p
     assert not thread.is_alive()
     with Xray(nn.Linear(4, 3), torch.ones(2, 4), [""], folder=tmp_path / "run", resume=True) as again:
         assert again.run.steps() == [0]
-
-
-# Processes and programs --------------------------------------------------------------------------------------------------
 
 
 @needs_fork

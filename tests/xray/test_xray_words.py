@@ -29,8 +29,6 @@ from torcheer.xray.selectors import Choices, RandomFilterSelectorType
 from torcheer.xray.tracer import ArchitectureTracer
 from xray_runs import make_entry, write_run
 
-# When a snapshot is due -----------------------------------------------------------------------------------------------
-
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
@@ -86,9 +84,6 @@ def test_a_step_that_is_no_whole_number_is_refused(tmp_path, step) -> None:
     assert xray.run.steps() == [3, 4]
 
 
-# Words ----------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("zeros", "said"),
     [(0.0, "0 %"), (0.0004, "<0.1 %"), (0.01, "1.0 %"), (0.5, "50 %"), (0.95, "95.0 %"), (0.9996, ">99.9 %"), (1.0, "100 %")],
@@ -137,9 +132,6 @@ def test_a_snapshot_with_the_number_of_another_takes_its_place(tmp_path) -> None
     assert rows.copy()["step"].tolist() == [7]
 
 
-# What is kept ---------------------------------------------------------------------------------------------------------
-
-
 def test_of_long_signals_every_nth_position_is_kept() -> None:
     signal = torch.arange(2 * 100.0).reshape(1, 2, 100)
     measured = Measured("conv", "layer", "conv", signal, dimensions=1)
@@ -159,9 +151,6 @@ def test_units_of_unusual_tensors_are_not_called_dead(tensor: Tensor) -> None:
 def test_units_are_dead_where_nothing_is_above_zero() -> None:
     tensor = torch.tensor([[-1.0, 2.0, float("nan"), 0.0], [0.0, -1.0, -1.0, -2.0]])
     assert is_above_zero(Measured("fc", "activation", "fc", tensor)).tolist() == [False, True, True, False]
-
-
-# Drawing --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_newer_figure_for_a_place_takes_the_turn_of_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,9 +218,6 @@ def test_a_notebook_has_one_place_for_a_figure_in_each_cell(notebook) -> None:  
 
 def test_without_a_notebook_there_is_no_place_for_a_figure() -> None:
     assert Displays().place("a") == (False, None)
-
-
-# Architecture ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_model_without_gradients_can_be_traced() -> None:

@@ -161,7 +161,7 @@ def quantised_paints(pictures: list[Array]) -> Paints:
 
 def _palette(ramp: Array) -> Array:
     greys = np.linspace(INK, GAP, _GREYS).round()
-    return np.concatenate([ramp, greys, [NONFINITE]]).astype(np.uint8)
+    return np.concatenate([ramp, greys, [NONFINITE] * (256 - _NONFINITE)]).astype(np.uint8)
 
 
 # Frames -------------------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def as_gif(frames: Iterable[Array], paints: Paints, milliseconds: int) -> bytes:
 
 def _gif_header(frame: Array, palette: Array) -> bytes:
     height, width = frame.shape[:2]
-    colors: bytes = palette.tobytes().ljust(256 * 3, b"\0")
+    colors: bytes = palette.tobytes()
     return b"GIF89a" + struct.pack("<HHBBB", width, height, 0xF7, 0, 0) + colors + _ENDLESS
 
 

@@ -20,11 +20,6 @@ from ..errors import InvalidArgument
 from ..history import ModelHistory
 from ..log.options import LayersToSave
 
-_WHAT_IT_TAKES = (
-    "an input is a tensor, a tuple of arguments, a dictionary of named arguments, "
-    "a size such as (1, 3, 32, 32), or a list of sizes"
-)
-
 
 class Probe:
     """Runs a model on a fixed input, with a loss if there is one."""
@@ -117,7 +112,10 @@ def as_arguments(given: Any, model: Module, seed: int) -> tuple[tuple[Any, ...],
     if isinstance(given, list) and given and all(inputs.is_shape(size, 1) for size in given):
         return tuple(_made(given, model, seed)), {}
     if given is None or isinstance(given, (str, int, float)) or inputs.is_shape(given, -math.inf):
-        raise InvalidArgument(f"{_WHAT_IT_TAKES}; got {given!r}.")
+        raise InvalidArgument(
+            "an input is a tensor, a tuple of arguments, a dictionary of named arguments, a size such as (1, 3, 32, 32), or a "
+            f"list of sizes; got {given!r}."
+        )
     return inputs.as_arguments(model, given, call="Xray")
 
 

@@ -80,9 +80,8 @@ class Series:
 
     def _write(self, at: int, **values: float | None) -> None:
         largest = float(np.finfo(np.float32).max)
-        for name, value in values.items():
-            if value is not None:
-                self.row(name)[at] = min(max(float(value), -largest), largest)
+        known = {name: min(max(float(value), -largest), largest) for name, value in values.items() if value is not None}
+        self.numbers[:, at] = [known.get(name, math.nan) for name in FIELDS]
 
 
 @dataclass(slots=True)

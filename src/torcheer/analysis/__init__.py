@@ -1,6 +1,6 @@
 """Computes what a pass cost from its log, after the pass: FLOPs, time and memory. Also reads attention and finds NaN."""
 
-from .._torch.functions.calls import Operand as Operand
+from .._torch.functions.flops import Operand as Operand
 from .._torch.functions.flops import Work as Work
 from .calls import TorchCall as TorchCall
 from .cost import Cost as Cost

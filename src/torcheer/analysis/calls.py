@@ -6,20 +6,23 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from .._torch.functions.calls import Call, Operand
 from .._torch.functions.facts import TorchFunction
+from .._torch.functions.flops import Operand
 from .._torch.internals import DisableTorchFunction
 from .._torch.shapes import bytes_of, elements_of
 from ..log.records import ELAPSED, FACTS, FUNCTION, MODULE, NAMES, NODE, PARENTS, TEMPLATE, Facts, Log, facts_of
 from ..log.templates import fill_call
 
 
-class TorchCall(Call):
-    """One call of a log."""
+class TorchCall:
+    """One call of a log. Results and tensor arguments are known by shape, dtype and device.
+
+    Arguments are looked up by position and name, because callers use either: `call.value(3, "stride", 1)`.
+    """
 
     __slots__ = ("_facts", "_filled", "_log", "_row", "name", "numbers")
 
-    name: str
+    name: str  # the plain name of the function
     numbers: range  # the operations that are this call's results
 
     def __init__(self, log: Log, facts: FactsOf, numbers: range) -> None:
@@ -48,6 +51,7 @@ class TorchCall(Call):
 
     @property
     def parents(self) -> tuple[int, ...]:
+        """The operations that made its tensor arguments, by slot."""
         return self._row[PARENTS:]
 
     @property
@@ -56,6 +60,7 @@ class TorchCall(Call):
 
     @property
     def operands(self) -> list[Operand]:
+        """The tensors among the arguments, in order."""
         return [Operand(*self._facts.of(n), slot, self._facts.needs_grad(n)) for slot, n in enumerate(self.parents)]
 
     def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -65,32 +70,52 @@ class TorchCall(Call):
 
     @property
     def args(self) -> tuple[Any, ...]:
+        """The positional arguments, with an `Operand` for each tensor."""
         return self._arguments()[0]
 
     @property
     def kwargs(self) -> dict[str, Any]:
         return self._arguments()[1]
 
+    def value(self, position: int, name: str, default: Any = None) -> Any:
+        """An argument, given by name or by position."""
+        args, kwargs = self.args, self.kwargs
+        if name in kwargs:
+            return kwargs[name]
+        return args[position] if 0 <= position < len(args) else default
+
+    def operand(self, position: int, name: str) -> Operand:
+        """An argument that must be a tensor; raises LookupError if it is not."""
+        value = self.value(position, name)
+        if not isinstance(value, Operand):
+            raise LookupError(f"{self.name}: argument {name!r} is no tensor")
+        return value
+
     @property
     def given(self) -> int:
+        """The number of values in the first tensor argument."""
         parents = self.parents
         return elements_of(self._facts.of(parents[0])[0]) if parents else 0
 
     @property
     def made(self) -> int:
+        """The number of values in all results together."""
         return sum(elements_of(self._facts.of(number)[0]) for number in self.numbers)
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the first result."""
         return self._facts.of(self.numbers[0])[0]
 
     @property
     def node(self) -> str | None:
+        """The autograd node of the first result that has a node."""
         rows = self._log.rows
         return next((rows[number][NODE] for number in self.numbers if rows[number][NODE] is not None), None)
 
     @property
     def overwritten(self) -> int | None:
+        """The slot of the argument that the call overwrote with its first result."""
         return self._log.operations[self.numbers[0]].overwritten
 
     @property

@@ -17,7 +17,6 @@ from torch.nn.parameter import is_lazy
 from .._torch.functions.facts import TorchFunction
 from .._torch.internals import DisableTorchFunction
 from .._torch.memory import is_freed
-from .._torch.sentinels import TENSOR
 from .._torch.shapes import RaggedShape, shape_of
 from ..errors import CannotBeSaved
 from ..log.records import (
@@ -62,7 +61,6 @@ DETAIL_FLAGS = (
     "is_transformed",
 )
 _OF_CALLS = ("call", "first", "end", "exit", "started", "elapsed")  # attributes of module calls that are columns
-_SIMPLE = frozenset({int, bool, type(None)})
 
 
 HIDDEN = "hidden/"  # how the names of orphans begin
@@ -85,35 +83,21 @@ class Table:
 
 
 class Templates:
-    """Gives each different template a number. To look up a known object, or a simple template, it is not written again."""
+    """Gives each template that is written differently a number. The results of one call share a template."""
 
     def __init__(self, writer: Writer) -> None:
         self.items: list[Json] = []
         self._writer = writer
         self._by_id: dict[int, int] = {}  # the log keeps them alive
-        self._by_value: dict[Any, int] = {}
-        self._by_text: dict[str, int] = {}
+        self._by_text: dict[str, int] = {}  # not by value: True and 1 are equal
 
     def number(self, template: tuple[Any, ...]) -> int:
         found = self._by_id.get(id(template))
         if found is None:
-            found = self._by_id[id(template)] = self._numbered(template)
-        return found
-
-    def _numbered(self, template: tuple[Any, ...]) -> int:
-        kinds = tuple(map(type, template))
-        if not all(kind in _SIMPLE or (kind is str and item is TENSOR) for kind, item in zip(kinds, template, strict=True)):
-            return self._written(template)
-        found = self._by_value.get((kinds, template))  # by class too: True and 1 are equal
-        if found is None:
-            found = self._by_value[kinds, template] = self._written(template)
-        return found
-
-    def _written(self, template: tuple[Any, ...]) -> int:
-        written = self._writer.write(template)
-        found = self._by_text.setdefault(repr(written), len(self.items))
-        if found == len(self.items):
-            self.items.append(written)
+            written = self._writer.write(template)
+            found = self._by_id[id(template)] = self._by_text.setdefault(repr(written), len(self.items))
+            if found == len(self.items):
+                self.items.append(written)
         return found
 
 

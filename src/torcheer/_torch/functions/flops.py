@@ -5,15 +5,35 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
+from ..shapes import elements_of
 from . import groups
-from .calls import Call, Operand
 from .groups import BATCH_NORMS, DROPOUTS
+
+if TYPE_CHECKING:
+    from ...analysis.calls import TorchCall
+
+
+class Operand(NamedTuple):
+    """A tensor among the arguments of a call."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    slot: int
+    needs_grad: bool
+
+    @property
+    def numel(self) -> int:
+        return elements_of(self.shape)
+
 
 # `Work` is the cost of one call, `FORMULAS` the table of formulas.
 #
-# A formula is a function from a `Call` to its `Work`, or to None if it cannot know.
+# A formula is a function from a `TorchCall` to its `Work`, or to None if it cannot know.
 
 
 class Work(NamedTuple):
@@ -25,7 +45,7 @@ class Work(NamedTuple):
 
 
 NOTHING = Work(0)
-Formula = Callable[[Call], Work | None]
+Formula = Callable[["TorchCall"], Work | None]
 FORMULAS: dict[str, Formula] = {}  # by plain name
 
 
@@ -45,7 +65,7 @@ def _enter(rule: Callable[..., Work | None], table: Mapping[str, Any]) -> None:
         formula(names)(partial(rule, entry))
 
 
-def product(call: Call, macs: int, factors: Iterable[Operand], also: int = 0) -> Work:
+def product(call: TorchCall, macs: int, factors: Iterable[Operand], also: int = 0) -> Work:
     """The work of a matrix product or a convolution: two FLOPs for each multiply-accumulate.
 
     Backward needs one such product for each factor that requires a gradient. `also` are other FLOPs, added to forward and to
@@ -57,7 +77,7 @@ def product(call: Call, macs: int, factors: Iterable[Operand], also: int = 0) ->
     return Work(flops + also, macs, flops * sum(factor.needs_grad for factor in factors) + also)
 
 
-def simple(call: Call, flops: float, backward: float = 1) -> Work:
+def simple(call: TorchCall, flops: float, backward: float = 1) -> Work:
     """Work without products; the backward is a multiple of the forward."""
     if call.is_complex:
         flops *= 2
@@ -73,7 +93,7 @@ SIGMOID = 4  # negation, exponential, addition, division
 
 
 # Multiply-accumulates of a product of an input and a weight.
-_WEIGHTED: dict[str, Callable[[Call, Operand, Operand], int]] = {
+_WEIGHTED: dict[str, Callable[[TorchCall, Operand, Operand], int]] = {
     "linear": lambda call, x, weight: call.made * x.shape[-1],
     "conv1d conv2d conv3d mkldnn_convolution cudnn_convolution": (
         lambda call, x, weight: call.made * math.prod(weight.shape[1:])
@@ -84,24 +104,24 @@ _WEIGHTED: dict[str, Callable[[Call, Operand, Operand], int]] = {
     ),
 }
 # The same of the first two tensors, and of two tensors whose product is added to the first.
-_FACTORS: dict[str, Callable[[Call, Operand, Operand], int]] = {
+_FACTORS: dict[str, Callable[[TorchCall, Operand, Operand], int]] = {
     "mm bmm mv dot vdot linalg_vecdot": lambda call, a, b: call.made * a.shape[-1],
     "conv_tbc": lambda call, x, weight: call.made * math.prod(weight.shape[:2]),
     # the fallback is used if torch has no `_grouped_mm` for the device
     "grouped_mm transformers::grouped_mm_fallback": lambda call, a, b: a.numel * b.shape[-1],
 }
-_ADDED: dict[str, Callable[[Call, Operand, Operand], int]] = {
+_ADDED: dict[str, Callable[[TorchCall, Operand, Operand], int]] = {
     "addmm baddbmm addmv sspaddmm": lambda call, a, b: call.made * a.shape[-1],
     "addbmm": lambda call, a, b: a.numel * b.shape[-1],
 }
 
 
-def _weighted_product(macs: Callable[[Call, Operand, Operand], int], call: Call) -> Work:
+def _weighted_product(macs: Callable[[TorchCall, Operand, Operand], int], call: TorchCall) -> Work:
     factors = call.operand(0, "input"), call.operand(1, "weight")
     return product(call, macs(call, *factors), factors)
 
 
-def _product_from(first: int, macs: Callable[[Call, Operand, Operand], int], call: Call) -> Work:
+def _product_from(first: int, macs: Callable[[TorchCall, Operand, Operand], int], call: TorchCall) -> Work:
     a, b = call.operands[first : first + 2]
     return product(call, macs(call, a, b), (a, b))
 
@@ -112,7 +132,7 @@ _enter(partial(_product_from, 1), _ADDED)
 
 
 @formula("matmul inner")
-def _matmul(call: Call) -> Work:
+def _matmul(call: TorchCall) -> Work:
     a, b = call.operands[1::-1] if call.function.is_reflected else call.operands[:2]
     if not (a.shape and b.shape):  # `inner` multiplies by a number
         return simple(call, call.made)
@@ -120,7 +140,7 @@ def _matmul(call: Call) -> Work:
 
 
 @formula("tensordot")
-def _tensordot(call: Call) -> Work:
+def _tensordot(call: TorchCall) -> Work:
     a, b = call.operands[:2]
     if not call.made:
         return NOTHING
@@ -129,7 +149,7 @@ def _tensordot(call: Call) -> Work:
 
 
 @formula("chain_matmul linalg_multi_dot")
-def _multi_dot(call: Call) -> Work:
+def _multi_dot(call: TorchCall) -> Work:
     factors = call.operands
     if len(factors) == 1:
         return NOTHING
@@ -152,7 +172,7 @@ def _cheapest_chain(sizes: list[int]) -> int:
 
 
 @formula("linalg_matrix_power")
-def _matrix_power(call: Call) -> Work:
+def _matrix_power(call: TorchCall) -> Work:
     (a,) = call.operands[:1]
     power = abs(int(call.value(1, "n")))
     if power < 2:
@@ -162,7 +182,7 @@ def _matrix_power(call: Call) -> Work:
 
 
 @formula("bilinear")
-def _bilinear(call: Call) -> Work:
+def _bilinear(call: TorchCall) -> Work:
     a, b, weight = call.operands[:3]
     rows = a.numel // a.shape[-1]
     outputs, one, other = weight.shape
@@ -176,7 +196,7 @@ def _bilinear(call: Call) -> Work:
     "scaled_dot_product_attention scaled_dot_product_flash_attention scaled_dot_product_flash_attention_for_cpu "
     "scaled_dot_product_efficient_attention scaled_dot_product_cudnn_attention scaled_dot_product_attention_math"
 )
-def _attention(call: Call) -> Work:
+def _attention(call: TorchCall) -> Work:
     """Two products and a softmax over all pairs. A causal mask saves nothing here; grouped heads count as full heads."""
     query, key, value = call.operands[:3]
     length, width = query.shape[-2:]
@@ -200,13 +220,13 @@ def _self_attention(x: Operand, heads: int, is_masked: bool) -> Work:
 
 
 @formula("native_multi_head_attention")
-def _fused_attention(call: Call) -> Work:
+def _fused_attention(call: TorchCall) -> Work:
     """Runs only without gradients, so it has no backward."""
     return _self_attention(call.operand(0, "query"), call.value(4, "num_head"), isinstance(call.value(9, "mask"), Operand))
 
 
 @formula("transformer_encoder_layer_fwd")
-def _fused_encoder_layer(call: Call) -> Work:
+def _fused_encoder_layer(call: TorchCall) -> Work:
     """Attention, two linear layers with ReLU or GELU between them, two norms with weight and bias, two sums."""
     x, wide = call.operand(0, "src"), call.operand(14, "ffn_weight_1").shape[0]
     attention = _self_attention(x, call.value(2, "num_heads"), isinstance(call.value(18, "mask"), Operand))
@@ -227,7 +247,7 @@ _RECURRENT = {
 
 
 @formula("lstm gru rnn_tanh rnn_relu")
-def _recurrent(call: Call) -> Work:
+def _recurrent(call: TorchCall) -> Work:
     """Each weight matrix (of every layer and direction, and of projections) multiplies each step of each sequence once."""
     weights = next((a for a in call.args if isinstance(a, list)), None)
     if weights is None:
@@ -236,13 +256,13 @@ def _recurrent(call: Call) -> Work:
 
 
 @formula("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell")
-def _recurrent_cell(call: Call) -> Work:
+def _recurrent_cell(call: TorchCall) -> Work:
     x = call.operands[0]
     weights = call.operands[3 if call.name == "lstm_cell" else 2 :]
     return _steps(call, call.name.removesuffix("_cell"), x, weights)
 
 
-def _steps(call: Call, kind: str, x: Operand, weights: list[Operand]) -> Work:
+def _steps(call: TorchCall, kind: str, x: Operand, weights: list[Operand]) -> Work:
     steps = math.prod(x.shape[:-1])
     gates, per_unit = _RECURRENT[kind]
     matrices = [weight for weight in weights if len(weight.shape) == 2]
@@ -260,13 +280,13 @@ def _steps(call: Call, kind: str, x: Operand, weights: list[Operand]) -> Work:
 
 
 @formula("sum nansum prod amax amin argmax argmin any all sum_to_size")
-def _fold(call: Call) -> Work:
+def _fold(call: TorchCall) -> Work:
     """One FLOP for each value except the first of each result."""
     return simple(call, max(0, call.given - call.made))
 
 
 @formula("max min")
-def _extreme(call: Call) -> Work:
+def _extreme(call: TorchCall) -> Work:
     if len(call.parents) > 1 and "out" not in call.kwargs:
         return simple(call, call.made)  # of two tensors
     return simple(call, max(0, call.given - math.prod(call.shape)))
@@ -291,7 +311,7 @@ PER_VALUE: dict[str, int] = {
 }
 
 
-def _per_value(per_value: int, call: Call) -> Work | None:
+def _per_value(per_value: int, call: TorchCall) -> Work | None:
     if call.name == "linalg_norm" and call.value(1, "ord") in ("nuc", 2, -2):
         return None  # needs singular values
     return simple(call, per_value * call.given)
@@ -301,18 +321,18 @@ _enter(_per_value, PER_VALUE)
 
 
 @formula("linalg_matrix_norm")
-def _matrix_norm(call: Call) -> Work | None:
+def _matrix_norm(call: TorchCall) -> Work | None:
     return simple(call, 2 * call.given) if call.value(1, "ord", "fro") in ("fro", 1, -1, math.inf, -math.inf) else None
 
 
 @formula("cross_entropy cross_entropy_loss")
-def _cross_entropy(call: Call) -> Work:
+def _cross_entropy(call: TorchCall) -> Work:
     x, target = call.operand(0, "input"), call.operand(1, "target")
     return simple(call, SOFTMAX * x.numel + (2 if x.shape == target.shape else 1) * target.numel)
 
 
 @formula("ctc_loss")
-def _ctc(call: Call) -> Work:
+def _ctc(call: TorchCall) -> Work:
     """Thirteen FLOPs for each cell of the lattice: a log-sum-exp of three values, and the emission."""
     x, targets = call.operand(0, "log_probs"), call.operand(1, "targets")
     batch = x.shape[1] if len(x.shape) == 3 else 1
@@ -320,13 +340,13 @@ def _ctc(call: Call) -> Work:
 
 
 @formula("index_add scatter_add scatter_reduce index_reduce")
-def _accumulate(call: Call) -> Work:
+def _accumulate(call: TorchCall) -> Work:
     source = [operand for operand in call.operands[1:] if operand.dtype.is_floating_point or operand.dtype.is_complex]
     return simple(call, (source[-1] if source else call.operands[-1]).numel)
 
 
 @formula("embedding_bag")
-def _embedding_bag(call: Call) -> Work:
+def _embedding_bag(call: TorchCall) -> Work:
     tables = [operand for operand in call.operands if len(operand.shape) == 2 and operand.dtype.is_floating_point]
     indices = next(operand for operand in call.operands if not operand.dtype.is_floating_point)
     weighted = 2 if isinstance(call.value(6, "per_sample_weights"), Operand) else 1
@@ -336,7 +356,7 @@ def _embedding_bag(call: Call) -> Work:
 # Normalisation ------------------------------------------------------------------------------------------------------
 
 
-def _affine(call: Call) -> int:
+def _affine(call: TorchCall) -> int:
     """FLOPs per value for weight and bias, one each."""
     given = [call.value(-1, name) for name in ("weight", "bias")]
     if not any(isinstance(value, Operand) for value in given):
@@ -345,7 +365,7 @@ def _affine(call: Call) -> int:
 
 
 @formula(" ".join(sorted(BATCH_NORMS)))
-def _batch_norm(call: Call) -> Work:
+def _batch_norm(call: TorchCall) -> Work:
     """In training like the other norms; with running statistics, only a subtraction and a scaling."""
     statistics = call.value(5, "training", call.value(5, "use_input_stats", call.name == "instance_norm"))
     is_python = call.function.func is not None and call.function.func.__module__ == "torch.nn.functional"
@@ -362,7 +382,7 @@ def _window(size: Any, dims: int) -> int:
     return math.prod(sizes if len(sizes) == dims else sizes * dims)
 
 
-def _dims(call: Call) -> int:
+def _dims(call: TorchCall) -> int:
     """The number of pooled dimensions: `avg_pool2d`, `max_pool2d_with_indices`."""
     return int(call.name[call.name.index("pool") + 4])
 
@@ -371,7 +391,7 @@ def _dims(call: Call) -> int:
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d "
     "adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices"
 )
-def _adaptive_pool(call: Call) -> Work:
+def _adaptive_pool(call: TorchCall) -> Work:
     dims, before, after = _dims(call), call.operands[0].shape, call.shape
     covered = math.prod(after[:-dims])
     for size, windows in zip(before[-dims:], after[-dims:], strict=True):
@@ -390,7 +410,7 @@ def _weighted(taps: int) -> int:
 
 
 @formula("interpolate")
-def _interpolate(call: Call) -> Work:
+def _interpolate(call: TorchCall) -> Work:
     mode = call.value(3, "mode", "nearest")
     if mode == "area":
         return simple(call, max(call.given, call.made))
@@ -400,13 +420,13 @@ def _interpolate(call: Call) -> Work:
 @formula(
     "upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d upsample_bilinear2d_aa upsample_bicubic2d_aa"
 )
-def _upsample(call: Call) -> Work:
+def _upsample(call: TorchCall) -> Work:
     mode = next(mode for mode in ("bicubic", "trilinear", "bilinear", "linear") if mode in call.name)
     return simple(call, _weighted(_TAPS[mode]) * call.made)
 
 
 @formula("grid_sample grid_sampler grid_sampler_2d grid_sampler_3d")
-def _grid_sample(call: Call) -> Work:
+def _grid_sample(call: TorchCall) -> Work:
     """Four FLOPs per coordinate to find the position, and a weighted sum of the neighbours."""
     grid = call.operand(1, "grid")
     mode = call.value(2, "mode", call.value(2, "interpolation_mode", "bilinear"))
@@ -416,13 +436,13 @@ def _grid_sample(call: Call) -> Work:
 
 
 @formula("affine_grid affine_grid_generator")
-def _affine_grid(call: Call) -> Work:
+def _affine_grid(call: TorchCall) -> Work:
     theta = call.operands[0]
     return product(call, call.made * theta.shape[-1], (theta,))
 
 
 # FLOPs, and how many times as many the backward has, by functions with a formula of one line.
-_SIMPLE: dict[str, tuple[Callable[[Call], float], int]] = {
+_SIMPLE: dict[str, tuple[Callable[[TorchCall], float], int]] = {
     "outer kron": (lambda call: call.made, 2),
     "addr": (lambda call: 2 * call.made, 1),
     "nll_loss nll_loss2d nll_loss_nd": (lambda call: call.operand(1, "target").numel, 1),
@@ -456,7 +476,7 @@ _enter(lambda entry, call: simple(call, entry[0](call), entry[1]), _SIMPLE)
     "fft_fft fft_ifft fft_fft2 fft_ifft2 fft_fftn fft_ifftn fft_rfft fft_irfft fft_hfft fft_ihfft "
     "fft_rfft2 fft_irfft2 fft_rfftn fft_irfftn fft_hfft2 fft_ihfft2 fft_hfftn fft_ihfftn"
 )
-def _fft(call: Call) -> Work:
+def _fft(call: TorchCall) -> Work:
     """5 N log2 N for each transform of N complex values; half if input or output is real."""
     before, after = call.operands[0].shape, call.shape
     name = call.name.removeprefix("fft_")
@@ -479,14 +499,14 @@ def _fft(call: Call) -> Work:
     return Work(round(flops), 0, round(flops))
 
 
-def _last(call: Call, dims: int) -> list[int]:
+def _last(call: TorchCall, dims: int) -> list[int]:
     sizes = call.value(1, "s")
     count = len(sizes) if sizes is not None else dims
     return list(range(-count, 0))
 
 
 @formula("stft istft")
-def _stft(call: Call) -> Work:
+def _stft(call: TorchCall) -> Work:
     """A window and a real transform for each frame."""
     size = int(call.value(1, "n_fft"))
     spectrum = call.shape if call.name == "stft" else call.operands[0].shape
@@ -528,7 +548,7 @@ _SOLVED: dict[str, Callable[[int, int], float]] = {
 }
 
 
-def _decompose(count: Callable[[int, int, int], float], call: Call) -> Work:
+def _decompose(count: Callable[[int, int, int], float], call: TorchCall) -> Work:
     shape = call.operands[0].shape
     m, n = max(shape[-2:]), min(shape[-2:])
     right = call.operands[1].shape if len(call.operands) > 1 else ()
@@ -538,7 +558,7 @@ def _decompose(count: Callable[[int, int, int], float], call: Call) -> Work:
     return Work(flops, 0, 2 * flops)
 
 
-def _solve(count: Callable[[int, int], float], call: Call) -> Work:
+def _solve(count: Callable[[int, int], float], call: TorchCall) -> Work:
     right = call.operands[0].shape
     return simple(call, math.prod(right[:-2]) * count(right[-2], right[-1]), 2)
 
@@ -548,7 +568,7 @@ _enter(_solve, _SOLVED)
 
 
 @formula("linalg_solve_triangular")
-def _solve_triangular(call: Call) -> Work:
+def _solve_triangular(call: TorchCall) -> Work:
     right = call.operands[1].shape
     return simple(call, math.prod(call.shape[:-2]) * right[-2] ** 2 * right[-1], 2)
 
@@ -561,7 +581,7 @@ Labels = list[Hashable]
 
 
 @formula("einsum")
-def _einsum(call: Call) -> Work:
+def _einsum(call: TorchCall) -> Work:
     operands, terms, output = _parse(call.args)
     sizes: dict[Hashable, int] = {}
     for operand, term in zip(operands, terms, strict=True):
@@ -657,7 +677,7 @@ PER_ELEMENT: dict[str, int] = {
 _PRODUCTS = frozenset("mul div reciprocal square pow addcmul addcdiv".split())
 
 
-def _elementwise(per_element: int, call: Call) -> Work:
+def _elementwise(per_element: int, call: TorchCall) -> Work:
     times = 3 if call.name in _PRODUCTS and call.is_complex else 1
     return simple(call, times * per_element * call.made)
 
@@ -666,7 +686,7 @@ _enter(_elementwise, PER_ELEMENT)
 
 
 @formula(" ".join(sorted(DROPOUTS)))
-def _dropout(call: Call) -> Work:
+def _dropout(call: TorchCall) -> Work:
     """A mask and a scale, in training; drawing the random numbers is not counted."""
     p, training = call.value(1, "p", 0.5), call.value(2, "training", call.value(2, "train", True))
     return simple(call, 2 * call.made, 0.5) if p and training else NOTHING

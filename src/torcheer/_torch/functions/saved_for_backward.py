@@ -10,12 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..internals import autograd_node_class
-from .calls import Call, Memory, Operand
 from .groups import DROPOUTS
 from .schemas import aten_schemas, has_out
+
+if TYPE_CHECKING:
+    from ...analysis.calls import TorchCall
+    from ...analysis.memory import Storages
+    from .flops import Operand
 
 
 class Saved(NamedTuple):
@@ -27,7 +31,7 @@ class Saved(NamedTuple):
 
 
 _NONE = Saved()
-_Rule = Callable[[Call], Saved]
+_Rule = Callable[["TorchCall"], Saved]
 _RULES: dict[str, _Rule] = {}
 
 
@@ -39,7 +43,7 @@ def _rule(names: str) -> Callable[[_Rule], _Rule]:
     return enter
 
 
-def saved_by(call: Call, memory: Memory) -> Saved | None:
+def saved_by(call: TorchCall, memory: Storages) -> Saved | None:
     """The tensors that autograd saves for a call that it follows; None if unknown."""
     overwritten = call.overwritten
     if call.node is None or (overwritten is None and not memory.is_fresh(call.numbers[0])):
@@ -106,7 +110,7 @@ _PAIRS = {
 }
 
 
-def _derived(call: Call, names: frozenset[str]) -> Saved:
+def _derived(call: TorchCall, names: frozenset[str]) -> Saved:
     node, operands = call.node or "", call.operands
     by_name = dict(zip(_tensor_arguments(call.name) or ("self",), operands, strict=False))
 
@@ -136,7 +140,7 @@ def _bytes(operand: Operand) -> int:
 # Products -------------------------------------------------------------------------------------------------------------
 
 
-def _product(call: Call, memory: Memory) -> Saved:
+def _product(call: TorchCall, memory: Storages) -> Saved:
     """Each factor is saved if the other needs a gradient: itself, or the copy that a reshape to a plain matrix product
     makes.
     """
@@ -159,18 +163,18 @@ def _product(call: Call, memory: Memory) -> Saved:
 
 
 @_rule("einsum tensordot inner")
-def _contraction(call: Call) -> Saved:
+def _contraction(call: TorchCall) -> Saved:
     operands = call.operands
     return Saved(tuple(one.slot for one in operands if any(other.needs_grad for other in operands if other is not one)))
 
 
 @_rule("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution")
-def _convolution(call: Call) -> Saved:
+def _convolution(call: TorchCall) -> Saved:
     return Saved((call.operand(0, "input").slot, call.operand(1, "weight").slot))
 
 
 @_rule("scaled_dot_product_attention")
-def _attention(call: Call) -> Saved:
+def _attention(call: TorchCall) -> Saved:
     """Fused kernels save arguments, result and one number per row; the plain path saves scaled copies and the scores."""
     operands = call.operands
     query, key = operands[:2]
@@ -182,7 +186,7 @@ def _attention(call: Call) -> Saved:
 
 
 @_rule("lstm gru rnn_tanh rnn_relu")
-def _recurrent(call: Call) -> Saved:
+def _recurrent(call: TorchCall) -> Saved:
     """An estimate, because kernels differ: the gates, the state and the output of every step."""
     weights = next(a for a in call.args if isinstance(a, list))
     x = call.operands[0]
@@ -195,7 +199,7 @@ def _recurrent(call: Call) -> Saved:
 
 
 @_rule(" ".join(sorted(DROPOUTS - {"native_dropout", "fused_dropout"})))
-def _dropout(call: Call) -> Saved:
+def _dropout(call: TorchCall) -> Saved:
     if not (call.value(1, "p", 0.5) and call.value(2, "training", call.value(2, "train"))):
         return _NONE
     shape, dtype, device = call.results[0]
@@ -205,14 +209,14 @@ def _dropout(call: Call) -> Saved:
 
 
 @_rule("max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d")
-def _max_pool(call: Call) -> Saved:
+def _max_pool(call: TorchCall) -> Saved:
     x = call.operands[0]
     if len(call.numbers) > 1:
         return Saved((x.slot,), (1,))
     return Saved((x.slot,), (), 8 * call.made)
 
 
-def _statistics(call: Call, rows: int) -> Saved:
+def _statistics(call: TorchCall, rows: int) -> Saved:
     """The input, weight and bias, and the mean and deviation of each row."""
     x = call.operands[0]
     slots = tuple(one.slot for one in call.operands if one.slot == x.slot or one.dtype.is_floating_point)
@@ -220,25 +224,25 @@ def _statistics(call: Call, rows: int) -> Saved:
 
 
 @_rule("layer_norm")
-def _layer_norm(call: Call) -> Saved:
+def _layer_norm(call: TorchCall) -> Saved:
     x = call.operands[0]
     width = math.prod(call.value(1, "normalized_shape"))
     return _statistics(call, x.numel // max(1, width))
 
 
 @_rule("rms_norm")
-def _rms_norm(call: Call) -> Saved:
+def _rms_norm(call: TorchCall) -> Saved:
     both = _layer_norm(call)
     return both._replace(hidden=both.hidden // 2)
 
 
 @_rule("group_norm")
-def _group_norm(call: Call) -> Saved:
+def _group_norm(call: TorchCall) -> Saved:
     return _statistics(call, call.operands[0].shape[0] * int(call.value(1, "num_groups")))
 
 
 @_rule("batch_norm instance_norm")
-def _batch_norm(call: Call) -> Saved:
+def _batch_norm(call: TorchCall) -> Saved:
     x = call.operands[0]
     statistics = call.value(5, "training", call.value(5, "use_input_stats", call.name == "instance_norm"))
     rows = x.shape[1] * (x.shape[0] if call.name == "instance_norm" else 1)
@@ -246,19 +250,19 @@ def _batch_norm(call: Call) -> Saved:
 
 
 @_rule("cross_entropy")
-def _cross_entropy(call: Call) -> Saved:
+def _cross_entropy(call: TorchCall) -> Saved:
     x, target = call.operand(0, "input"), call.operand(1, "target")
     return Saved((target.slot,), (), _bytes(x) + x.dtype.itemsize)
 
 
 @_rule("embedding")
-def _embedding(call: Call) -> Saved:
+def _embedding(call: TorchCall) -> Saved:
     indices = next(one for one in call.operands if not one.dtype.is_floating_point)
     return Saved((indices.slot,))
 
 
 @_rule("getitem")
-def _getitem(call: Call) -> Saved:
+def _getitem(call: TorchCall) -> Saved:
     """The indices; lists are converted to integer tensors."""
     index = call.args[1]
     items = index if type(index) is tuple else (index,)
@@ -271,7 +275,7 @@ def _leaves(value: object) -> int:
 
 
 @_rule("gelu silu hardswish hardsigmoid hardtanh relu6 mish elu celu selu leaky_relu threshold")
-def _activation(call: Call) -> Saved:
+def _activation(call: TorchCall) -> Saved:
     names = _saved_names(call.node or "") or frozenset()
     saves_result = "result" in names
     return Saved(() if saves_result else (call.operands[0].slot,), (0,) if saves_result else ())

@@ -19,9 +19,7 @@ from torcheer.pictures import PictureOptions
 torchvision_operators.declare()
 torch.set_num_threads(1)
 gc.disable()
-PictureOptions.__init__.__kwdefaults__["time_limit"] = (
-    300.0  # what a layout takes a second for, a busy machine takes a minute for
-)
+PictureOptions.__init__.__kwdefaults__["time_limit"] = 300.0  # a busy machine is slow
 os.fsync = lambda handle: None  # no test can take the power away, and a disk takes milliseconds
 
 

@@ -14,10 +14,12 @@ from browser import browser, page  # noqa: F401  # fixtures
 from command_line import refused, user_module  # noqa: F401  # fixtures
 from firefox import firefox  # noqa: F401  # a fixture
 from torch_version import TORCH
+from torcheer.pictures import PictureOptions
 
 torchvision_operators.declare()
 torch.set_num_threads(1)
 gc.disable()
+PictureOptions.__init__.__kwdefaults__["time_limit"] = 300.0  # a busy machine is slow
 os.fsync = lambda handle: None  # no test can take the power away, and a disk takes milliseconds
 
 

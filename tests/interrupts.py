@@ -231,11 +231,14 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def prepared() -> tuple[Model, Tensor]:
+def prepared(case: Callable[[nn.Module, Tensor], None]) -> tuple[Model, Tensor]:
+    """A new model, what it is given, and its history where the case asks for it."""
     torch.manual_seed(0)
     random.seed(0)
     np.random.seed(0)
     model, x = Model(), torch.rand(3, 4)
+    if case in (tap_like, replay, compare):
+        _histories["of the model"] = torcheer.log_forward_pass(model, x)
     return model, x
 
 
@@ -243,8 +246,7 @@ def lines_of(case: Callable[[nn.Module, Tensor], None], file: str = "") -> int:
     """How many lines of the library, or of one of its files, run in a case."""
     with quiet():
         for _ in range(2):  # the first fills caches
-            model, x = prepared()
-            _histories["of the model"] = torcheer.log_forward_pass(model, x)
+            model, x = prepared(case)
             with AtLine(-1, file=file) as tracer:
                 case(model, x)
     return tracer.count
@@ -260,8 +262,7 @@ def interrupted(
     """Interrupt a case at a line. Returns what went wrong, in words; empty where all is as it was and `expected` was raised."""
     raised: str = "nothing"
     with quiet():
-        model, x = prepared()
-        _histories["of the model"] = torcheer.log_forward_pass(model, x)
+        model, x = prepared(case)
         if case is tap:
             model.eval()
         before = state_of(model, x)

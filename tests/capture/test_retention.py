@@ -11,11 +11,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import torcheer
 from models import Convolutional, Mlp, autograd_function, log, made_of
 from torcheer import ActivationLost, ActivationNotSaved, LayerNotFound, TorcheerError, UnseenWorkWarning
 from torcheer._torch.containers import get_path
+from torcheer._torch.internals import DisableTorchFunction
+from torcheer.capture import Policy, Session
+from torcheer.log.records import Log
 
 x = torch.rand(3, 4)
 
@@ -635,3 +639,76 @@ def test_values_that_were_tapped_are_free_with_the_tap():
         assert not any(one() is not None for one in seen)
     finally:
         gc.enable()
+
+
+def run(policy: Policy, model: nn.Module, x: torch.Tensor) -> Log:
+    log = Log("model")
+    Session(log, policy).run(model, (x,), {}, None)
+    return log
+
+
+def test_values_can_be_sent_elsewhere_as_they_are_made():
+    """A policy that writes each tensor away sees all of them, in order and as they were, and the log holds what it returned."""
+    written: list[torch.Tensor] = []
+
+    def write(tensor: torch.Tensor, record: object) -> str:
+        written.append(tensor.clone())
+        return f"place {len(written)}"
+
+    model = nn.Sequential(nn.Linear(3, 2), nn.ReLU(inplace=True))
+    x = torch.randn(4, 3)
+    log = run(Policy(take=write), model, x)
+    names = [log.operations[number].function.name for number in range(len(log.rows))]
+    assert names == ["input", "linear", "relu", "output"]
+    assert log.values == ["place 1", "place 2", "place 3", "place 3"]  # the output is what relu made
+    assert torch.equal(written[1], model[0](x))  # before it was overwritten
+    assert torch.equal(written[2], model(x))
+
+
+def test_without_parts_everything_is_kept_by_reference():
+    model, x = nn.Linear(3, 2), torch.randn(4, 3)
+    log = run(Policy(), model, x)
+    assert torch.equal(log.values[1], model(x))
+    assert Policy().is_plain
+    assert not Policy(take=lambda tensor, record: None).is_plain
+
+
+FUNCTIONS = (torch.sin, torch.cos, torch.exp, torch.tanh, torch.sigmoid)
+
+
+def held_while_running(wanted) -> tuple[list[str], list[str]]:
+    """Which of a chain of functions still have their memory when the model is about to return, and which are saved."""
+    held = []
+
+    def chain(t):
+        memory = {}
+        for function in FUNCTIONS:
+            t = function(t)
+            with DisableTorchFunction():  # a storage that is asked for in sight is taken to be handed out
+                memory[function.__name__] = StorageWeakRef(t.untyped_storage())
+        t = t * 1 * 1
+        held.extend(name for name, one in memory.items() if not one.expired())
+        return t
+
+    history = log(chain, torch.rand(3), layers_to_save=wanted)
+    return held, [one.layer_type for one in history.saved]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "held", "saved"),
+    [
+        ("none", [], []),
+        ([3], ["cos", "exp"], ["exp"]),
+        ([1, 4], ["sin", "exp", "tanh"], ["sin", "tanh"]),
+        (["exp_1"], ["cos", "exp"], ["exp"]),
+        (["tanh_1_4"], ["exp", "tanh"], ["tanh"]),
+        ([torch.sin, torch.tanh], ["sin", "exp", "tanh"], ["sin", "tanh"]),
+        ("input", [], ["input"]),
+        (lambda one: one.layer_type == "exp", ["cos", "exp"], ["exp"]),
+        (torch.exp, ["cos", "exp"], ["exp"]),
+        ([-3], ["sin", "cos", "exp", "tanh", "sigmoid"], ["mul"]),  # known only at the end
+    ],
+)
+def test_a_key_that_is_known_while_the_model_runs_costs_no_more_than_what_it_means(wanted, held, saved):
+    """That is the operation and its arguments, which are kept with it."""
+    assert held_while_running(wanted) == (held, saved)

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+from kills import kill_and_resume
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -131,3 +132,8 @@ def test_a_folder_that_is_deleted_ends_the_extraction_at_the_next_block(gone, tm
     with pytest.raises(NotWritten, match=r"somebody deleted or moved the folder|there is no folder"):
         tl.extract(Net().eval(), data("batches"), ["fc"], to=folder, progress=progress)
     assert len(told) < 40
+
+
+@pytest.mark.parametrize(("kills", "world"), [(5, 1), (5, 2)])
+def test_what_was_killed_is_resumed_and_ends_with_the_same_bytes(kills, world):
+    kill_and_resume(kills, world, seed=7 * world)

@@ -18,9 +18,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from forked import start_a_copy
-from torcheer import InvalidArgument, SnapshotLost, TorcheerError
+from torcheer import InvalidArgument, SnapshotLost, TorcheerError, Xray
 from torcheer._files.files import WholeFile
 from torcheer._torch.measure import statistics_of
 from torcheer.errors import RunExists, RunInUse, RunNotFound, SnapshotNotFound
@@ -470,3 +471,46 @@ def test_a_training_that_goes_back_many_times_is_in_order(files):
     assert [one.number for one in run.snapshots] == [4, 3, 7, 6, 5]
     assert run.latest[0].number == 7
     assert FileManager.open(files.folder).snapshots == files.snapshots
+
+
+def make_model():
+    return nn.Sequential(nn.Conv2d(1, 40, 3), nn.ReLU(), nn.Flatten(), nn.Linear(40 * 36, 2))
+
+
+def train(folder):
+    """Until it is killed."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    xray = Xray(model, (2, 1, 8, 8), ["0", "3"], folder=folder, optimizer=optimizer)
+    print(xray._next)
+    for step in range(10_000):
+        optimizer.zero_grad()
+        model(torch.randn(4, 1, 8, 8)).square().mean().backward()
+        optimizer.step()
+        xray.take_graphs()
+        if step == 3:
+            print("running")
+
+
+@pytest.mark.parametrize("after", [0.0, 0.15, 0.3])
+def test_a_training_that_is_killed_loses_at_most_the_snapshot_being_written(tmp_path, after):
+    """kill -9 in the middle of a loop that takes a snapshot at every step; then another process goes on."""
+    training, said = start_a_copy(lambda: train(tmp_path))
+    with said:
+        assert said.readline() == "0\n"
+        assert said.readline() == "running\n"
+        time.sleep(after)
+        os.kill(training, signal.SIGKILL)
+        os.waitpid(training, 0)
+    run = Xray.open(tmp_path).run
+    steps = run.steps()
+    assert steps == list(range(len(steps)))  # no step is missing
+    assert len(steps) >= 3  # of four that were taken, the last may not have been written
+    rows = {run.entry("0", "weight", step).rows for step in steps}
+    for step in steps:
+        assert run.tensor("0", "weight", step).shape == (32, 1, 3, 3)
+        assert run.entry("3", "grad", step).statistics.count == 2 * 40 * 36
+    with Xray(make_model(), torch.ones(2, 1, 8, 8), ["0", "3"], folder=tmp_path, resume=True) as xray:
+        xray.take_graphs()
+    assert xray.run.steps() == [*steps, len(steps)]
+    assert {xray.run.entry("0", "weight").rows} == rows

@@ -1,6 +1,6 @@
 """`Graph`, `Node`, `Edge` and `ModuleBox`: an immutable graph with every fact that a picture needs.
 
-A graph does not refer to its history. Facts that take time, such as source lines (`Place`) and the text of arguments
+A graph does not refer to its history. Facts that take time, such as source lines (`SourcePlace`) and the text of arguments
 (`Arguments`), are computed when they are read. `add_gradient_edges` adds edges for a backward pass. `Graph.to_dict`,
 `to_networkx` and `print` give the visible part in other forms.
 """
@@ -31,7 +31,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # addresses in default reprs, whic
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class SourcePlace:
     """A place in the program. Its source line is looked up when it is read."""
 
     site: Site | None
@@ -100,7 +100,7 @@ class PythonRead:
 
     function: str
     value: Any  # the number or truth value that Python got; None for other results
-    place: Place | None = field(default=None, compare=False)
+    place: SourcePlace | None = field(default=None, compare=False)
 
     @property
     def is_decision(self) -> bool:
@@ -281,7 +281,7 @@ class Node:
     call: int | None = None  # equal for all tensors of one call
     output_path: str = ""  # position of the tensor in the result of the call
     role: str = ""  # an input's or output's position in arguments or result; a source's name
-    place: Place | None = field(default=None, compare=False)
+    place: SourcePlace | None = field(default=None, compare=False)
     arguments: Arguments | None = field(default=None, compare=False)
     facts: TorchFunction | None = field(default=None, compare=False, repr=False)  # facts about the torch function
     # for a collapsed module: a function that computes the form of its block (see `Block.form`)
@@ -362,7 +362,7 @@ class ModuleBox:
     input_shapes: tuple[Shape, ...] = ()
     output_shapes: tuple[Shape, ...] = ()
     span: tuple[int, int] = (0, 0)  # operations `first <= n < end` ran inside
-    place: Place | None = field(default=None, compare=False)
+    place: SourcePlace | None = field(default=None, compare=False)
 
     @property
     def key(self) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from .._text import nearest
 from ..errors import InvalidArgument, LayerNotFound
-from .blocks import Block, Run, runs_of
+from .blocks import Block, BlockRun, runs_of
 from .equal_ports import EqualPorts, equal_ports
 from .model import BufferUse, Edge, Graph, ModuleBox, Node, Sharing
 
@@ -538,7 +538,7 @@ def _followed(stands_for: dict[str, str], key: str) -> str:
     return key
 
 
-def _folded(graph: Graph, runs: dict[str, Run], groups: dict[str, str]) -> Graph:
+def _folded(graph: Graph, runs: dict[str, BlockRun], groups: dict[str, str]) -> Graph:
     """Fold each group of nodes into one. `runs` are keyed by the key of their first block."""
     boxes = tuple([_folded_box(graph, box, runs[box.key]) if box.key in runs else box for box in graph.all_boxes])
 
@@ -565,7 +565,7 @@ def _folded(graph: Graph, runs: dict[str, Run], groups: dict[str, str]) -> Graph
     return replace(folded, all_edges=tuple(edges))
 
 
-def _folded_box(graph: Graph, box: ModuleBox, run: Run) -> ModuleBox:
+def _folded_box(graph: Graph, box: ModuleBox, run: BlockRun) -> ModuleBox:
     equal = [graph.boxes[block.key] for block in run.blocks]
     return replace(
         box,

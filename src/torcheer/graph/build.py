@@ -87,8 +87,7 @@ def build_graph(history: HoldsRun) -> Graph:
     >>> [(edge.source, edge.positions) for edge in graph.edges if edge.target == "add_1_2:1"]
     [('relu_1_1:1', ('args[0]',)), ('input_1_0:1', ('args[1]',))]
     """
-    with DisableTorchFunction(), fewer_collections():
-        return _Builder(run_of(history).index).graph()
+    return _built(run_of(history).index)
 
 
 def graph_of(index: Index) -> Graph:
@@ -97,10 +96,14 @@ def graph_of(index: Index) -> Graph:
     made_of = len(backward.passes) if backward is not None else 0
     made = index.kept.get("graph")
     if made is None or made[0] != made_of:
-        with DisableTorchFunction(), fewer_collections():
-            made = index.kept["graph"] = (made_of, _Builder(index).graph())
+        made = index.kept["graph"] = (made_of, _built(index))
     graph: Graph = made[1]
     return graph
+
+
+def _built(index: Index) -> Graph:
+    with DisableTorchFunction(), fewer_collections():
+        return _Builder(index).graph()
 
 
 class _ReadOnce(OperationFacts):

@@ -14,6 +14,8 @@ import pytest
 
 import torch_vis
 import torcheer
+from torcheer.pictures import FORMATS
+from torcheer.reducers import KINDS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -121,3 +123,16 @@ def test_the_page_of_names_has_every_error_with_what_it_says_of_itself():
     found = [one for one in vars(torcheer.errors).values() if isinstance(one, type) and issubclass(one, Exception)]
     for one in found:
         assert f"| `{one.__name__}` | {(one.__doc__ or '').splitlines()[0]} |" in page
+
+
+def test_the_page_of_pictures_names_every_format():
+    page = (ROOT / "docs" / "pictures.md").read_text(encoding="utf-8")
+    sentence = re.search(r"^Every history can be drawn as (.*?)\.", page, re.MULTILINE)
+    assert sentence is not None
+    assert [name.lower() for name in re.findall(r"\b[A-Z]{2,}\b", sentence[1])] == list(FORMATS)
+
+
+def test_the_page_of_names_has_every_reducer():
+    page = (ROOT / "docs" / "names.md").read_text(encoding="utf-8")
+    row = next(line for line in page.splitlines() if line.startswith("| `reducers`"))
+    assert re.findall(r"`([A-Z]\w+)`", row) == list(KINDS)

@@ -33,7 +33,7 @@ from .history import ModelHistory
 from .log.keys import Key, parse_key
 from .log.run import run_of
 from .page import read_payload, to_html
-from .pictures import PictureOptions, form_for
+from .pictures import FORMATS, PictureOptions, form_for
 from .reducers import KINDS, TopK
 
 T = TypeVar("T")
@@ -384,7 +384,8 @@ def _add_model(command: argparse.ArgumentParser, *, takes_file: bool = True) -> 
 
 def _add_draw(draw: argparse.ArgumentParser) -> None:
     _add_model(draw)
-    draw.add_argument("-o", "--output", type=Path, help="an .svg, .png, .pdf or .dot file (default: shown)")
+    *most, last = [f".{form}" for form in FORMATS]
+    draw.add_argument("-o", "--output", type=Path, help=f"an {', '.join(most)} or {last} file (default: shown)")
     how = draw.add_mutually_exclusive_group()
     how.add_argument("--rolled", action="store_true", help="each layer once, however often it ran")
     how.add_argument("--unrolled", action="store_true", help="each pass of a layer on its own")

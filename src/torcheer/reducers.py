@@ -840,7 +840,7 @@ class TopKResult(Shown):
         return f"sample {int(numbers[0])} with {float(self.values[unit, 0]):.4g}"
 
 
-KINDS: dict[str, type[Reducer]] = {"Mean": Mean, "Covariance": Covariance, "TopK": TopK, "Histogram": Histogram}
+KINDS: dict[str, type[Reducer]] = {kind.__name__: kind for kind in (Mean, Covariance, TopK, Histogram)}
 
 
 def reducer_from(description: object) -> Reducer:

@@ -505,3 +505,9 @@ def test_numbers_that_json_cannot_hold_are_left_out():
 
 def test_a_page_says_which_torcheer_made_it():
     assert payload_of(log(torch.relu, torch.ones(2)))["made_by"] == f"torcheer {version('torcheer')}"
+
+
+@pytest.mark.parametrize("call", [lambda one: one.to_html("never.html", preview=False), lambda one: one.show(bundle=None)])
+def test_an_option_that_a_page_does_not_have_is_refused(call):
+    with pytest.raises(torcheer.InvalidArgument, match=r"a page has no option .* compare, title, previews, max_bytes, metrics"):
+        call(log(Mlp(), torch.randn(3, 4)))

@@ -25,15 +25,15 @@ _KNOWN = frozenset(
 )
 
 
-def kind_of(path: str | os.PathLike[str]) -> str:
-    """The kind of file that the ending of a path names, such as "html" for `page.HTM`; empty if it names none.
+def kind_of(path: str | os.PathLike[str], forms: Collection[str] = ()) -> str:
+    """The kind of file that the ending of a path names, such as "html" for `page.HTM`; empty if neither known nor in `forms`.
 
     >>> kind_of("page.HTM"), kind_of("model.v2")
     ('html', '')
     """
     ending = Path(path).suffix.removeprefix(".").lower()
     kind = _SAME.get(ending, ending)
-    return kind if kind in _KNOWN else ""
+    return kind if kind in _KNOWN or kind in forms else ""
 
 
 def check_ending(path: Any, kind: str, what: str) -> None:
@@ -53,7 +53,7 @@ def form_of(target: Any, given: Any, forms: Collection[str], what: str, default:
     if given is not None:
         form = check_form(given, forms, what)
     path = target if isinstance(target, (str, os.PathLike)) else getattr(target, "name", None)
-    named = kind_of(path) if isinstance(path, (str, os.PathLike)) else ""
+    named = kind_of(path, forms) if isinstance(path, (str, os.PathLike)) else ""
     if given is not None and named in ("", form):
         return form
     if given is not None:

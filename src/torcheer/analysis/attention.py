@@ -26,7 +26,7 @@ from .._torch.internals import DisableTorchFunction, seen_by
 from .._torch.shapes import RaggedShape
 from ..changes import HeadAxis
 from ..errors import InvalidArgument, LayerNotFound, TorcheerError
-from ..log.operation import OperationFacts, children_of, index_of, parents_of
+from ..log.operation import OperationFacts, children_of, index_of, parents_of, record_of
 from ..log.templates import fill_call
 
 # Finds attention that is written out, `softmax(q @ k.mT) @ v`, and its number of heads if batch and heads share a
@@ -46,7 +46,7 @@ _Neighbours = Callable[[OperationFacts], list[OperationFacts]]
 
 def is_written_out(operation: OperationFacts) -> bool:
     """True if an operation is the softmax of a product of two activations, and its result is multiplied with an activation."""
-    if not operation._record.function.is_in(_SOFTMAX) or len(operation.tensor_shape or ()) < 2:
+    if not record_of(operation).function.is_in(_SOFTMAX) or len(operation.tensor_shape or ()) < 2:
         return False
     return scoring(operation) is not None and weighing(operation) is not None
 
@@ -63,7 +63,7 @@ def weighing(operation: OperationFacts) -> OperationFacts | None:
 
 def is_product(operation: OperationFacts) -> bool:
     """True for a matrix product of two activations, without parameters."""
-    return operation._record.function.is_in(_PRODUCTS) and not operation.parent_params
+    return record_of(operation).function.is_in(_PRODUCTS) and not operation.parent_params
 
 
 def einsum_terms(equation: str) -> list[str] | None:
@@ -75,7 +75,7 @@ def einsum_terms(equation: str) -> list[str] | None:
 
 def is_rearranging(operation: OperationFacts) -> bool:
     """True for operations that only move elements: views, reshapes, copies."""
-    function = operation._record.function
+    function = record_of(operation).function
     return function.is_view or function.is_in(groups.RESHAPES) or function.is_in(groups.COPIES)
 
 
@@ -93,7 +93,7 @@ def _around(
 
 
 def _leaves_positions(operation: OperationFacts) -> bool:
-    return operation._record.function.is_in(_BETWEEN) or is_rearranging(operation)
+    return record_of(operation).function.is_in(_BETWEEN) or is_rearranging(operation)
 
 
 # How many heads ---------------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def head_count(operation: OperationFacts) -> int:
     In that case the number is read from shapes of views before and after: (batch, heads, …), or all heads side by side in the
     last dimension. 1 if there is no such view.
     """
-    is_softmax = operation._record.function.is_in(_SOFTMAX)
+    is_softmax = record_of(operation).function.is_in(_SOFTMAX)
     shape = operation.tensor_shape or ()
     if len(shape) == 4:
         return int(shape[1])
@@ -173,7 +173,7 @@ class Heads:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AttentionPart:
     """The part of attention to compute: everything, or only the first sample of the batch, or only every n-th query."""
 
     is_first_only: bool = False
@@ -194,7 +194,7 @@ class Part:
         return mask[..., :: self.step, :] if mask.dim() > 1 else mask
 
 
-WHOLE = Part()
+WHOLE = AttentionPart()
 
 
 @contextlib.contextmanager
@@ -214,9 +214,9 @@ class Attention:
     """One attention of a log. Keeps its arguments; `heads()` computes from them."""
 
     shape: tuple[int, int, int, int]  # of the pattern: samples, heads, queries, keys
-    work_out: Callable[[Part], Heads]
+    work_out: Callable[[AttentionPart], Heads]
 
-    def heads(self, part: Part = WHOLE) -> Heads:
+    def heads(self, part: AttentionPart = WHOLE) -> Heads:
         """Compute the heads, or a part of them."""
         with torch.no_grad(), DisableTorchFunction(), _what_does_not_fit():
             return self.work_out(part)
@@ -249,7 +249,7 @@ def read_written_out(operation: OperationFacts) -> Attention:
     q, k, _ = _factors(scored, count, is_scoring=True)
     _, v, outputs = _factors(weighed, count, is_scoring=False)
 
-    def work_out(part: Part) -> Heads:
+    def work_out(part: AttentionPart) -> Heads:
         queries, made = (None if one is None else part.queries(one) for one in (q, outputs))
         keys, values = (None if one is None else part.samples(one) for one in (k, v))
         return Heads(part.queries(pattern), queries, keys, values, made)
@@ -342,7 +342,7 @@ def _scaled_dot_product(operation: OperationFacts) -> Attention:
     if mask is not None and mask.dim() > 2 and dims != 4:
         mask = _with_heads(mask.expand(*given["query"].shape[:-1], mask.shape[-1]), count)
 
-    def work_out(part: Part) -> Heads:
+    def work_out(part: AttentionPart) -> Heads:
         scores = _scores(part.queries(q), part.samples(k), given.get("scale"))
         seen = part.mask(mask) if mask is not None else None
         if given.get("is_causal"):
@@ -365,7 +365,7 @@ def _flex(operation: OperationFacts) -> Attention:
     if not (callable(given["score_mod"]) and callable(mask_mod)):
         raise InvalidArgument(FROM_A_FILE)
 
-    def work_out(part: Part) -> Heads:
+    def work_out(part: AttentionPart) -> Heads:
         scores = _scores(part.queries(q), part.samples(k), given["scale"])
         steps = (1, 1, part.step, 1)
         ranges = [torch.arange(n, device=q.device) * step for n, step in zip(scores.shape, steps, strict=True)]
@@ -419,7 +419,7 @@ def _projected(x: Tensor, count: int, given: dict[str, Any]) -> Attention:
         mask = mask if mask.dtype is torch.bool else mask != 0
         mask = mask[:, None, None] if given.get("mask_type") == 1 else mask
 
-    def work_out(part: Part) -> Heads:
+    def work_out(part: AttentionPart) -> Heads:
         some = part.samples(x)
         batch, length, size = some.shape
         mixed = F.linear(some, given["weight"], given["bias"])
@@ -471,7 +471,7 @@ READERS: dict[str, Callable[[OperationFacts], Attention]] = {
 
 def is_attention(operation: OperationFacts) -> bool:
     """True if an operation is attention: a fused call, or the softmax of written-out attention."""
-    record = operation._record
+    record = record_of(operation)
     if is_fused(operation):
         return record.details.output_path in ((), (0,))  # the first of several results
     return is_written_out(operation)
@@ -479,14 +479,14 @@ def is_attention(operation: OperationFacts) -> bool:
 
 def is_fused(operation: OperationFacts) -> bool:
     """True for fused attention, whose pattern has to be computed."""
-    return operation._record.function.plain_name in READERS
+    return record_of(operation).function.plain_name in READERS
 
 
 def attention_of(operation: OperationFacts) -> Attention:
     """The attention of an operation for which `is_attention` is true. Raises if its tensors were not saved."""
     if isinstance(operation.tensor_shape, RaggedShape):
         raise InvalidArgument(NESTED)
-    read = READERS.get(operation._record.function.plain_name, read_written_out)
+    read = READERS.get(record_of(operation).function.plain_name, read_written_out)
     with torch.no_grad(), DisableTorchFunction(), _what_does_not_fit():
         return read(operation)
 
@@ -570,7 +570,7 @@ def _layouts(operation: OperationFacts) -> dict[int, Tensor]:
 
 
 def _values_of(one: OperationFacts) -> Iterator[tuple[int, Tensor]]:
-    record = one._record
+    record = record_of(one)
     if record.function.is_in(CALLS_WITH_HEADS):
         args, kwargs = fill_call(record.template, record.names, iter(record.parents))
         given = {**dict(zip(("query", "key", "value"), args, strict=False)), **kwargs}
@@ -584,7 +584,7 @@ def _values_of(one: OperationFacts) -> Iterator[tuple[int, Tensor]]:
         around = [(one, "")]
         for product in products:
             letters = _letters(product)
-            numbers = [*(parent for parent in product._record.parents if parent >= 0)][-2:]
+            numbers = [*(parent for parent in record_of(product).parents if parent >= 0)][-2:]
             around += [(OperationFacts(index_of(one), number), term) for number, term in zip(numbers, letters, strict=False)]
             around.append((product, letters[-1]))
         head = next((term[1] for product in products[:1] if len(term := _letters(product)[-1]) == 4), "")
@@ -596,7 +596,7 @@ def _values_of(one: OperationFacts) -> Iterator[tuple[int, Tensor]]:
 
 def _letters(product: OperationFacts) -> list[str]:
     """The terms of an einsum, the result last; three empty texts for other products."""
-    equation = next((one for one in product._record.template if isinstance(one, str) and "->" in one), "")
+    equation = next((one for one in record_of(product).template if isinstance(one, str) and "->" in one), "")
     return einsum_terms(equation) or ["", "", ""]
 
 
@@ -652,17 +652,17 @@ def _from_what_was_before(one: OperationFacts, layouts: dict[int, Tensor], reach
 
 
 def _can_move(one: OperationFacts, parent: OperationFacts) -> bool:
-    function = one._record.function
+    function = record_of(one).function
     if function.plain_name == "as_strided":  # its elements depend on the memory, not on positions
         return False
     if function.plain_name == "getitem":
-        return len(one._record.parents) == 1  # more parents: an index is a tensor
+        return len(record_of(one).parents) == 1  # more parents: an index is a tensor
     return _is_in_place(one, parent) or is_rearranging(one) or function.is_in(_PUTS_TOGETHER)
 
 
 def _is_in_place(one: OperationFacts, parent: OperationFacts) -> bool:
     """True if each element of the result is computed from the argument's element at the same position."""
-    function, origin = one._record.function, one._record.origin
+    function, origin = record_of(one).function, record_of(one).origin
     if one.tensor_shape != parent.tensor_shape:
         return False
     return origin is Origin.OUTPUT or function.is_elementwise or function.is_in(_SAME_PLACE)
@@ -670,7 +670,7 @@ def _is_in_place(one: OperationFacts, parent: OperationFacts) -> bool:
 
 def _moved(one: OperationFacts, parent: OperationFacts, values: Tensor, missing: int = -1) -> Tensor | None:
     """Run an operation with `values` in place of one argument; None if it does more than move elements."""
-    record = one._record
+    record = record_of(one)
     if _is_in_place(one, parent):
         return values
     if not _can_move(one, parent) or record.origin is not Origin.OPERATION or record.function.func is None:

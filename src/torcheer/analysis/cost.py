@@ -173,7 +173,7 @@ class Cost:
 
     @cached_property
     def _sweep(self) -> _Sweep:
-        return _Sweep(self._index, self._formulas)
+        return _Sweep(self._index, self._formulas) if self._formulas else _sweep_of(self._index)
 
     @property
     def _parts(self) -> _Parts:
@@ -294,8 +294,16 @@ def cost_of(history: HoldsRun, formulas: Mapping[str, Formula] | None = None) ->
 def flops_of(index: Index) -> Mapping[int, int | None]:
     """The FLOPs of every operation; None if unknown. The FLOPs of a call belong to its first tensor."""
     if "flops" not in index.kept:
-        index.kept["flops"] = _flops(_Sweep(index, {}))
+        index.kept["flops"] = _flops(_sweep_of(index))
     found: dict[int, int | None] = index.kept["flops"]
+    return found
+
+
+def _sweep_of(index: Index) -> _Sweep:
+    """The cost of every call by the known formulas, computed once."""
+    if "costs" not in index.kept:
+        index.kept["costs"] = _Sweep(index, {})
+    found: _Sweep = index.kept["costs"]
     return found
 
 

@@ -188,7 +188,7 @@ def _listed(value: Any) -> list[Any]:
     for one in found:
         if not isinstance(one, Reducer) and one != ACTIVATIONS:
             raise InvalidArgument(
-                f"keep takes reducers (Mean(), Covariance(), TopK(20), Histogram()), {ACTIVATIONS!r}, a list of these, or a "
+                f"keep takes reducers ({', '.join(f'{name}()' for name in KINDS)}), {ACTIVATIONS!r}, a list of these, or a "
                 f"mapping from layers to these; got {described(one)}."
             )
     return found

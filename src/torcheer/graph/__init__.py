@@ -1,15 +1,15 @@
 """Builds the graph of a history (`build_graph`), and changes it by pure functions from graph to graph (views)."""
 
 from .build import build_graph as build_graph
-from .build import graph_of_index as graph_of_index
+from .build import graph_of as graph_of
 from .model import Arguments as Arguments
 from .model import BufferUse as BufferUse
 from .model import Edge as Edge
 from .model import Graph as Graph
 from .model import ModuleBox as ModuleBox
 from .model import Node as Node
-from .model import Place as Place
 from .model import PythonRead as PythonRead
+from .model import SourcePlace as SourcePlace
 from .model import add_gradient_edges as add_gradient_edges
 from .views import add_buffer_nodes as add_buffer_nodes
 from .views import add_input_nodes as add_input_nodes

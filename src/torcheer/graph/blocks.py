@@ -151,14 +151,14 @@ MANY = 24  # a run of blocks without a module of several operations needs at lea
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BlockRun:
     """Equal blocks, in order."""
 
     blocks: list[Block]
     is_parallel: bool  # no block uses results of another block
 
 
-def runs_of(graph: Graph, longest_block: int = 1) -> Iterator[Run]:
+def runs_of(graph: Graph, longest_block: int = 1) -> Iterator[BlockRun]:
     """The runs of equal blocks, outer runs first. Inside a run, only its first block is searched for inner runs.
 
     A block is one module call, or one collapsed module. With `longest_block` > 1, up to that many consecutive module calls and
@@ -197,7 +197,7 @@ class _Finder:
             if node.kind != "buffer":
                 self.sequences[outer].append(node)
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[BlockRun]:
         gone: set[str] = set()
         for outer, sequence in self.sequences.items():
             if outer and not gone.isdisjoint(self.graph.boxes[outer].path):
@@ -216,12 +216,12 @@ class _Finder:
             return None
         return item if self.longest_block > 1 or item.kind == "module" else None
 
-    def _runs_in(self, items: list[Item], outer: str) -> Iterator[Run]:
+    def _runs_in(self, items: list[Item], outer: str) -> Iterator[BlockRun]:
         """The runs in a sequence. From each item, chooses the run that covers most items, with the shortest blocks."""
         repeats = _Repeats(self, items)
         at = 0
         while at < len(items):
-            best: Run | None = None
+            best: BlockRun | None = None
             covered = 1
             for length in range(1, self.longest_block + 1):
                 if best is not None and not repeats.goes_on(at + covered, length, at):
@@ -233,7 +233,7 @@ class _Finder:
                 yield best
             at += covered
 
-    def _run_at(self, items: list[Item], at: int, length: int, outer: str, repeats: _Repeats) -> Run | None:
+    def _run_at(self, items: list[Item], at: int, length: int, outer: str, repeats: _Repeats) -> BlockRun | None:
         """The run of blocks of `length` items that begins at item `at`; None if there is none."""
         if not all(repeats.is_equal(place, length) for place in range(at + length, at + 2 * length)):
             return None
@@ -255,7 +255,7 @@ class _Finder:
                     break
                 feeds = found
             run.append(block)
-        return Run(run, not any(is_before for is_before, _ in feeds)) if len(run) > 1 else None
+        return BlockRun(run, not any(is_before for is_before, _ in feeds)) if len(run) > 1 else None
 
     def _is_large(self, item: Item) -> bool:
         """True for a module call in which several operations ran."""

@@ -39,27 +39,27 @@ from ..log.records import (
 )
 from ..log.run import HoldsRun, run_of
 from ..log.templates import slot_paths
-from .model import Arguments, BufferUse, Edge, Graph, ModuleBox, Node, Place, PythonRead
+from .model import Arguments, BufferUse, Edge, Graph, ModuleBox, Node, PythonRead, SourcePlace
 
 
 @dataclass(slots=True)
-class Step:
+class ModuleStep:
     """Calls of one module that are the same step."""
 
     name: str  # the module's address; with the number of the step's first call if the module has several steps
     turns: dict[int, int] = field(default_factory=dict)  # by number of the module call: its position in this step, from 1
 
 
-def steps_of_calls(index: Index) -> dict[int, Step]:
+def steps_of_calls(index: Index) -> dict[int, ModuleStep]:
     """Maps the number of every module call to its step."""
     made = list(index.operations)
-    found: dict[int, Step] = {}
+    found: dict[int, ModuleStep] = {}
     for address, calls in index.calls.items():
         groups: dict[object, list[ModuleCall]] = {}
         for call in calls:
             groups.setdefault(address in index.holders or _layers(index, made, call), []).append(call)
         for group in groups.values():
-            step = Step(address if len(groups) == 1 else f"{address}:{group[0].call}")
+            step = ModuleStep(address if len(groups) == 1 else f"{address}:{group[0].call}")
             step.turns = {call.number: turn for turn, call in enumerate(group, 1)}
             found.update(dict.fromkeys(step.turns, step))
     return found
@@ -87,11 +87,21 @@ def build_graph(history: HoldsRun) -> Graph:
     >>> [(edge.source, edge.positions) for edge in graph.edges if edge.target == "add_1_2:1"]
     [('relu_1_1:1', ('args[0]',)), ('input_1_0:1', ('args[1]',))]
     """
-    return graph_of_index(run_of(history).index)
+    return _built(run_of(history).index)
 
 
-def graph_of_index(index: Index) -> Graph:
-    """`build_graph` for the index of a history."""
+def graph_of(index: Index) -> Graph:
+    """The graph of a history, made when it is first asked for, and again after another backward pass."""
+    backward = index.log.backward
+    made_of = len(backward.passes) if backward is not None else 0
+    made = index.kept.get("graph")
+    if made is None or made[0] != made_of:
+        made = index.kept["graph"] = (made_of, _built(index))
+    graph: Graph = made[1]
+    return graph
+
+
+def _built(index: Index) -> Graph:
     with DisableTorchFunction(), fewer_collections():
         return _Builder(index).graph()
 
@@ -118,7 +128,7 @@ class _Builder:
         self.index = index
         self.log = index.log
         self.made: dict[int, Node] = {}  # by operation
-        self._places: dict[tuple[int, int], Place] = {}
+        self._places: dict[tuple[int, int], SourcePlace] = {}
         self._positions: dict[Any, list[str]] = {}
         self._params: dict[int, Param] = {}
         passes = self.log.backward.passes if self.log.backward is not None else []
@@ -211,7 +221,7 @@ class _Builder:
         """By operation: reads of its tensor's values by Python code."""
         found: dict[int, list[PythonRead]] = defaultdict(list)
         for record in self.log.python_reads:
-            read = PythonRead(record.function.name, record.value, Place(record.site, record.module))
+            read = PythonRead(record.function.name, record.value, SourcePlace(record.site, record.module))
             for parent in dict.fromkeys(record.parents):
                 found[parent].append(read)
         return {number: tuple(some) for number, some in found.items()}
@@ -224,13 +234,13 @@ class _Builder:
             facts = self.log.operations[number].facts
         return facts
 
-    def _place(self, site: int, module: int) -> Place | None:
+    def _place(self, site: int, module: int) -> SourcePlace | None:
         if site < 0 and module < 0:
             return None
         place = self._places.get((site, module))
         if place is None:
             where = self.log.sites[site] if site >= 0 else None
-            place = self._places[site, module] = Place(where, self.log.modules[module] if module >= 0 else None)
+            place = self._places[site, module] = SourcePlace(where, self.log.modules[module] if module >= 0 else None)
         return place
 
     # Parameters and buffers ---------------------------------------------------------------------------------------

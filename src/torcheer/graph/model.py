@@ -1,6 +1,6 @@
 """`Graph`, `Node`, `Edge` and `ModuleBox`: an immutable graph with every fact that a picture needs.
 
-A graph does not refer to its history. Facts that take time, such as source lines (`Place`) and the text of arguments
+A graph does not refer to its history. Facts that take time, such as source lines (`SourcePlace`) and the text of arguments
 (`Arguments`), are computed when they are read. `add_gradient_edges` adds edges for a backward pass. `Graph.to_dict`,
 `to_networkx` and `print` give the visible part in other forms.
 """
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from importlib import import_module
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # addresses in default reprs, whic
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class SourcePlace:
     """A place in the program. Its source line is looked up when it is read."""
 
     site: Site | None
@@ -100,7 +101,7 @@ class PythonRead:
 
     function: str
     value: Any  # the number or truth value that Python got; None for other results
-    place: Place | None = field(default=None, compare=False)
+    place: SourcePlace | None = field(default=None, compare=False)
 
     @property
     def is_decision(self) -> bool:
@@ -243,6 +244,37 @@ Sharing = Literal["", "shared", "own", "mixed"]
 Shape = tuple[int, ...]
 
 
+def _merged(how: Callable[[list[Any]], Any], default: Any) -> Any:
+    """A field of `Node` with its default, and a function that merges the values of several nodes that become one."""
+    return field(default=default, metadata={"merge": how})
+
+
+def _agreed(values: list[Any]) -> Any:
+    """The value that all have; None if they differ."""
+    return values[0] if all(value == values[0] for value in values) else None
+
+
+def _in_order(values: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """All items, each once."""
+    return tuple(dict.fromkeys(item for value in values for item in value))
+
+
+def united(parts: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """The union of all parts, sorted."""
+    return tuple(sorted({item for part in parts for item in part}))
+
+
+def _united_buffers(parts: list[tuple[BufferUse, ...]]) -> tuple[BufferUse, ...]:
+    """The buffers that several nodes use, each once, with all positions, and whether any node wrote to it."""
+    uses: dict[str, BufferUse] = {}
+    for use in (use for part in parts for use in part):
+        known = uses.get(use.buffer.name)
+        if known is not None and known != use:
+            use = BufferUse(use.buffer, _in_order([known.positions, use.positions]), known.is_written or use.is_written)
+        uses[use.buffer.name] = use
+    return tuple(uses.values())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """One operation, or several that are drawn as one node. `bytes` and `seconds` are sums over all of these operations."""
@@ -256,34 +288,37 @@ class Node:
     num_passes: int = 1  # how many times the layer ran, or the module was called
     repeats: int = 1  # how many equal blocks were folded into this node's block
     sharing: Sharing = ""  # whether the folded blocks have the same parameters
-    operations: tuple[int, ...] = ()  # the numbers of the operations that this node stands for
+    operations: tuple[int, ...] = _merged(united, ())  # the numbers of the operations that this node stands for
     parts: tuple[str, ...] = ()  # for a chain of elementwise operations: their types, in order
     modules: tuple[str, ...] = ()  # the keys of the boxes around the node, outermost first
-    exits: tuple[str, ...] = ()  # the module calls that returned its tensor, innermost first
-    bottom_level_module: str | None = None
-    shape: Shape | None = None  # None if the operations have different shapes; also for dtype and device
-    dtype: str | None = None
-    device: str | None = None
-    bytes: int = 0
+    exits: tuple[str, ...] = _merged(_in_order, ())  # the module calls that returned its tensor, innermost first
+    bottom_level_module: str | None = _merged(_agreed, None)
+    shape: tuple[int, ...] | None = _merged(
+        _agreed, None
+    )  # None if the operations have different shapes; also for dtype and device
+    dtype: str | None = _merged(_agreed, None)
+    device: str | None = _merged(_agreed, None)
+    bytes: int = _merged(sum, 0)
     seconds: float | None = 0.0  # None for code that cannot be watched
     input_shapes: tuple[Shape, ...] = ()  # only for modules and the operation that raised
     output_shapes: tuple[Shape, ...] = ()
-    params: tuple[Param, ...] = ()
-    buffers: tuple[BufferUse, ...] = ()
-    is_inplace: bool = False
-    from_input: bool = True
-    to_output: bool = True  # leads to an output, or to the operation that raised
-    has_gradient: bool = False  # a recorded backward pass reached it
-    is_hidden: bool = False
-    python_reads: tuple[PythonRead, ...] = ()  # reads of its values by Python code
+    params: tuple[Param, ...] = _merged(_in_order, ())
+    buffers: tuple[BufferUse, ...] = _merged(_united_buffers, ())
+    is_inplace: bool = _merged(any, False)
+    from_input: bool = _merged(any, True)
+    to_output: bool = _merged(any, True)  # leads to an output, or to the operation that raised
+    has_gradient: bool = _merged(any, False)  # a recorded backward pass reached it
+    is_hidden: bool = _merged(all, False)
+    python_reads: tuple[PythonRead, ...] = _merged(lambda reads: tuple(chain(*reads)), ())  # reads of its values by Python code
     error: str = ""  # the error of the operation that raised
-    composite: str | None = None
-    call: int | None = None  # equal for all tensors of one call
+    composite: str | None = _merged(_agreed, None)
+    call: int | None = _merged(lambda calls: None, None)  # equal for all tensors of one call
     output_path: str = ""  # position of the tensor in the result of the call
     role: str = ""  # an input's or output's position in arguments or result; a source's name
-    place: Place | None = field(default=None, compare=False)
+    place: SourcePlace | None = field(default=None, compare=False)
     arguments: Arguments | None = field(default=None, compare=False)
-    facts: TorchFunction | None = field(default=None, compare=False, repr=False)  # facts about the torch function
+    # facts about the torch function
+    facts: TorchFunction | None = field(default=None, compare=False, repr=False, metadata={"merge": _agreed})
     # for a collapsed module: a function that computes the form of its block (see `Block.form`)
     structure: Callable[[], object] | None = field(default=None, compare=False, repr=False)
 
@@ -318,6 +353,9 @@ class Node:
     def source(self) -> str:
         """The line of the program that called it, looked up now; empty if unknown."""
         return str(self.place) if self.place is not None else ""
+
+
+MERGES: dict[str, Callable[[list[Any]], Any]] = {f.name: f.metadata["merge"] for f in fields(Node) if "merge" in f.metadata}
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +400,7 @@ class ModuleBox:
     input_shapes: tuple[Shape, ...] = ()
     output_shapes: tuple[Shape, ...] = ()
     span: tuple[int, int] = (0, 0)  # operations `first <= n < end` ran inside
-    place: Place | None = field(default=None, compare=False)
+    place: SourcePlace | None = field(default=None, compare=False)
 
     @property
     def key(self) -> str:

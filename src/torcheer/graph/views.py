@@ -16,9 +16,9 @@ from typing import Any, Concatenate, ParamSpec
 
 from .._text import nearest
 from ..errors import InvalidArgument, LayerNotFound
-from .blocks import Block, Run, runs_of
+from .blocks import Block, BlockRun, runs_of
 from .equal_ports import EqualPorts, equal_ports
-from .model import BufferUse, Edge, Graph, ModuleBox, Node, Sharing
+from .model import MERGES, BufferUse, Edge, Graph, ModuleBox, Node, Sharing, united
 
 # Operations that all views use: keep some nodes, merge several nodes into one.
 
@@ -98,7 +98,7 @@ def bundle(edges: list[Edge], source: Node, target: Node, *, is_same_step: bool 
     first = edges[0]
     passes = first.passes
     if is_same_step:
-        passes = _united(edge.passes for edge in edges)
+        passes = united(edge.passes for edge in edges)
     elif len(source.passes) == 1 and len(target.passes) == 1:
         passes = ((source.passes[0], target.passes[0]),)
     if len(edges) == 1:
@@ -109,21 +109,16 @@ def bundle(edges: list[Edge], source: Node, target: Node, *, is_same_step: bool 
         first,
         source=source.key,
         target=target.key,
-        positions=_united(edge.positions for edge in edges),
+        positions=united(edge.positions for edge in edges),
         is_memory=all(edge.is_memory for edge in edges),
         is_bridge=all(edge.is_bridge for edge in edges),
         is_feedback=all(edge.is_feedback for edge in edges),
         is_to_next_block=all(edge.is_to_next_block for edge in edges),
         passes=passes,
-        tensors=_united(edge.tensors for edge in edges),
+        tensors=united(edge.tensors for edge in edges),
         shape=first.shape if len(shapes) == 1 else None,
         bytes=sum(sizes.values()),
     )
-
-
-def _united(parts: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The union of all parts, sorted."""
-    return tuple(sorted({item for part in parts for item in part}))
 
 
 def common_path(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
@@ -136,48 +131,17 @@ def common_path(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def merge_facts(members: list[Node], **facts: Any) -> Node:
-    """Merge nodes: their fields become sums, unions, or common values (else None). `facts` replace fields."""
-    first = members[0]
+    """Merge nodes as the fields of `Node` declare; other fields are those of the first. `facts` replace fields."""
+    merged = {name: merge([getattr(node, name) for node in members]) for name, merge in MERGES.items()}
     by_call = {(node.call if node.call is not None else node.key): node.seconds for node in members}
-    agreed: dict[str, Any] = {
-        name: getattr(first, name) if all(getattr(node, name) == getattr(first, name) for node in members) else None
-        for name in ("shape", "dtype", "device", "composite", "bottom_level_module", "facts")
-    }
-    united: dict[str, Any] = {
-        "operations": _united(node.operations for node in members),
-        "exits": tuple(dict.fromkeys(key for node in members for key in node.exits)),
-        "params": tuple(dict.fromkeys(param for node in members for param in node.params)),
-        "buffers": _united_buffers(members),
-        "python_reads": tuple(read for node in members for read in node.python_reads),
-        "bytes": sum(node.bytes for node in members),
-        "seconds": sum(filter(None, by_call.values())) if None not in by_call.values() else None,
-        "is_inplace": any(node.is_inplace for node in members),
-        "from_input": any(node.from_input for node in members),
-        "to_output": any(node.to_output for node in members),
-        "has_gradient": any(node.has_gradient for node in members),
-        "is_hidden": all(node.is_hidden for node in members),
-        "call": None,
-    }
-    return replace(first, **{**agreed, **united, **facts})
+    seconds = sum(filter(None, by_call.values())) if None not in by_call.values() else None
+    return replace(members[0], seconds=seconds, **{**merged, **facts})
 
 
 def merge_unseen(members: list[Node], **facts: Any) -> Node:
     """A node that stands for several nodes that are not drawn. It has no function, passes or module exits."""
     blank = {"function": "", "passes": (1,), "num_passes": 1, "parts": (), "exits": (), "role": "", "python_reads": ()}
     return merge_facts(members, **{**blank, "arguments": None, "structure": None, **facts})
-
-
-def _united_buffers(nodes: Iterable[Node]) -> tuple[BufferUse, ...]:
-    """The buffers that several nodes use, each once, with all positions, and whether any node wrote to it."""
-    uses: dict[str, BufferUse] = {}
-    for node in nodes:
-        for use in node.buffers:
-            known = uses.get(use.buffer.name)
-            if known is not None and known != use:
-                positions = tuple(dict.fromkeys((*known.positions, *use.positions)))
-                use = BufferUse(use.buffer, positions, known.is_written or use.is_written)
-            uses[use.buffer.name] = use
-    return tuple(uses.values())
 
 
 # Rolls all passes of a layer into one node, and lets every other view work on a rolled graph.
@@ -538,7 +502,7 @@ def _followed(stands_for: dict[str, str], key: str) -> str:
     return key
 
 
-def _folded(graph: Graph, runs: dict[str, Run], groups: dict[str, str]) -> Graph:
+def _folded(graph: Graph, runs: dict[str, BlockRun], groups: dict[str, str]) -> Graph:
     """Fold each group of nodes into one. `runs` are keyed by the key of their first block."""
     boxes = tuple([_folded_box(graph, box, runs[box.key]) if box.key in runs else box for box in graph.all_boxes])
 
@@ -565,7 +529,7 @@ def _folded(graph: Graph, runs: dict[str, Run], groups: dict[str, str]) -> Graph
     return replace(folded, all_edges=tuple(edges))
 
 
-def _folded_box(graph: Graph, box: ModuleBox, run: Run) -> ModuleBox:
+def _folded_box(graph: Graph, box: ModuleBox, run: BlockRun) -> ModuleBox:
     equal = [graph.boxes[block.key] for block in run.blocks]
     return replace(
         box,

@@ -8,21 +8,10 @@ from functools import wraps
 from typing import Any
 
 from ..analysis import flops_of
-from ..graph import Graph, Node, graph_of_index
+from ..graph import Node, graph_of
 from ..log.index import Index
 from ..pictures import Picture, Target, draw, picture_options
 from .operation import Operation
-
-
-def graph_of(index: Index) -> Graph:
-    """The graph of a history, made when it is first asked for, and again after another backward pass."""
-    backward = index.log.backward
-    made_of = len(backward.passes) if backward is not None else 0
-    made = index.kept.get("graph")
-    if made is None or made[0] != made_of:
-        made = index.kept["graph"] = (made_of, graph_of_index(index))
-    graph: Graph = made[1]
-    return graph
 
 
 def draw_history(index: Index, path: Target | None, format: str | None, options: Mapping[str, Any]) -> Picture:

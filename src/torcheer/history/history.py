@@ -27,7 +27,7 @@ from ..analysis.summary import DEFAULT_COLUMNS, count_of
 from ..capture import run_model
 from ..changes import Given
 from ..errors import GraphChanged, TorcheerError
-from ..graph import Graph
+from ..graph import Graph, graph_of
 from ..live import Place, locate
 from ..live.module_calls import ModuleCalls, module_calls_of
 from ..log.copying import refuse_pickling
@@ -39,7 +39,7 @@ from ..log.options import LayersToSave, Options
 from ..log.param import Param, describe_param
 from ..log.records import PARENTS, UNSAVED, Failure, Log
 from ..log.run import LoggedRun
-from ..page import Metrics, Page, to_html, to_json, to_model_explorer
+from ..page import Metrics, Page, PageOptions, to_html, to_json, to_model_explorer
 from ..page import show as show_page
 from ..page.payload import MAX_BYTES
 from ..pictures import DrawOptions, Picture, PictureOptions, Target, make_picture
@@ -47,7 +47,7 @@ from ..replay import ReplayInputs, ValidationReport, first_difference, replay, v
 from ..store import save_history
 from .attributes import Helpful
 from .backward import BackwardPass, run_backward
-from .drawing import draw_history, graph_of
+from .drawing import draw_history
 from .layer import Layer
 from .module import Modules
 from .operation import Operation
@@ -450,7 +450,7 @@ class ModelHistory(Helpful):
         format: str | None = None,
         **options: Unpack[DrawOptions],
     ) -> Picture:
-        """Draw the graph: as SVG, PNG, PDF or DOT to a path or file object, or on the screen.
+        """Draw the graph to a path or file object, or on the screen.
 
         >>> import io, torch, torcheer
         >>> history = torcheer.log_forward_pass(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()), torch.ones(1, 2))
@@ -459,9 +459,9 @@ class ModelHistory(Helpful):
         True
 
         Args:
-            path: where to write; the ending says the form. Without one, a notebook shows what is returned, and elsewhere it is
-                saved in the current folder and, where there is a screen, opened.
-            format: `"svg"`, `"png"`, `"pdf"` or `"dot"`, when the ending does not say.
+            path: where to write; the ending says the format, such as `.svg` (docs/pictures.md has all). Without one, a notebook
+                shows what is returned, and elsewhere it is saved in the current folder and, where there is a screen, opened.
+            format: such as `"svg"`, when the ending does not say.
             options: the fields of `PictureOptions`, or one as `options=`; and `vis_opt="rolled"` or `"unrolled"`. A function in
                 `color_by` gets an `Operation`; a node that stands for several has their mean.
 
@@ -538,33 +538,16 @@ class ModelHistory(Helpful):
 
     # In the viewer ------------------------------------------------------------------------------------------------
 
-    def show(
-        self,
-        *,
-        compare: ModelHistory | None = None,
-        title: str | None = None,
-        previews: bool = True,
-        max_bytes: int | None = None,
-        metrics: Metrics | None = None,
-    ) -> Page:
+    def show(self, **options: Unpack[PageOptions]) -> Page:
         """Show it in the viewer: in the notebook, or as `torcheer_<model>.html`, opened where there is a screen.
 
         The arguments are those of `to_html`; in a notebook, which is saved with what it shows, a page takes 4 MB at most
         unless `max_bytes` says otherwise.
         """
-        return show_page(self, compare=compare, title=title, previews=previews, max_bytes=max_bytes, metrics=metrics)
+        return show_page(self, **options)
 
     @thread_left_as_found
-    def to_html(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        compare: ModelHistory | None = None,
-        title: str | None = None,
-        previews: bool = True,
-        max_bytes: int = MAX_BYTES,
-        metrics: Metrics | None = None,
-    ) -> Path:
+    def to_html(self, path: str | os.PathLike[str], **options: Unpack[PageOptions]) -> Path:
         """Write the viewer, with this history in it, as one HTML file that opens in any browser, offline.
 
         >>> import tempfile, torch, torcheer
@@ -584,7 +567,7 @@ class ModelHistory(Helpful):
 
         The file contains names, shapes, statistics, previews, and lines of the program with the paths of its files.
         """
-        return to_html(self, path, compare=compare, title=title, previews=previews, max_bytes=max_bytes, metrics=metrics)
+        return to_html(self, path, **options)
 
     def to_json(
         self,

@@ -711,6 +711,11 @@ def index_of(one: OperationFacts) -> Index:
     return one._index
 
 
+def record_of(one: OperationFacts) -> OperationRecord:
+    """The record that an operation is read from."""
+    return one._record
+
+
 def parents_of(one: OperationFacts) -> list[OperationFacts]:
     """The operations whose tensors an operation used."""
     return [OperationFacts(one._index, number) for number in one._index.parents(one.number)]

@@ -1,6 +1,7 @@
 """The browser viewer: converts a history to a payload of plain values, and to one HTML file that shows it offline."""
 
 from .graph_page import Page as Page
+from .graph_page import PageOptions as PageOptions
 from .graph_page import make_page as make_page
 from .graph_page import read_payload as read_payload
 from .graph_page import show as show

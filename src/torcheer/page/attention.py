@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._torch.measure import real, short
-from ..analysis.attention import Attention, Part, attention_of, is_attention
+from ..analysis.attention import Attention, AttentionPart, attention_of, is_attention
 from ..errors import TorcheerError
 from ..graph import Node
 from ..log.index import Index
@@ -83,7 +83,7 @@ def _patterns(attention: Attention, side: int, heads: int) -> Plain | None:
     if count * (queries // step) * keys > _MOST_SCORES:
         return None
     try:
-        pattern = real(attention.heads(Part(is_first_only=True, step=step)).pattern[0, :heads]).nan_to_num(0).cpu()
+        pattern = real(attention.heads(AttentionPart(is_first_only=True, step=step)).pattern[0, :heads]).nan_to_num(0).cpu()
     except TorcheerError:  # its tensors do not fit one another: a saved file may say anything
         return None
     maps = _summed(pattern, queries, step, height, width).clamp_(min=0)

@@ -11,8 +11,8 @@ from torch.nn.parameter import is_lazy
 from .._cleanup import pass_interrupts_on
 from .._torch.source_code import Site, Sources, lines_near, stack_of
 from ..analysis import Cost
-from ..graph import Edge, Graph, ModuleBox, Node, Place, PythonRead
-from ..graph.blocks import Run, runs_of
+from ..graph import Edge, Graph, ModuleBox, Node, PythonRead, SourcePlace
+from ..graph.blocks import BlockRun, runs_of
 from ..graph.equal_ports import equal_ports
 from ..log.index import Index
 from ..log.operation import DECLARED, OperationFacts, rows_of
@@ -36,9 +36,9 @@ class CallStacks:
         self._handing_on: set[tuple[int, int]] = set()  # (file, line) of lines that only pass a torch function's call to a mode
         self._sites: dict[int, list[Frame]] = {}
         self._calls: dict[int, list[Frame]] = {}
-        self._stacks: dict[Place, tuple[list[Frame], int]] = {}
+        self._stacks: dict[SourcePlace, tuple[list[Frame], int]] = {}
 
-    def stack(self, place: Place) -> tuple[list[Frame], int]:
+    def stack(self, place: SourcePlace) -> tuple[list[Frame], int]:
         """The call stack, outermost first, and the index of the innermost line of the user's program (-1 if none)."""
         found = self._stacks.get(place)
         if found is None:
@@ -46,7 +46,7 @@ class CallStacks:
             found = self._stacks[place] = (frames, self._own(frames))
         return found
 
-    def line(self, place: Place) -> list[int] | None:
+    def line(self, place: SourcePlace) -> list[int] | None:
         """File and line of the innermost line of the user's program."""
         frames, own = self.stack(place)
         return frames[own][:2] if own >= 0 else None
@@ -126,7 +126,7 @@ def runs_in(graph: Graph) -> list[Plain]:
     return made
 
 
-def _is_in_one_piece(run: Run, numbers: dict[str, int]) -> bool:
+def _is_in_one_piece(run: BlockRun, numbers: dict[str, int]) -> bool:
     return all(numbers[block.nodes[-1].key] - numbers[block.nodes[0].key] == len(block.nodes) - 1 for block in run.blocks)
 
 
@@ -245,9 +245,9 @@ class Contents:
     def modules(self) -> list[Plain]:
         spans = self._spans()
         held = _held_params(self.index)
-        flops = _Sums([one.flops if one is not None else 0 for one in self._expenses])
-        unknown = _Sums([one.unknown if one is not None else 0 for one in self._expenses])
-        sizes = _Sums([node.bytes for node in self.graph.all_nodes])
+        flops = _SpanSums([one.flops if one is not None else 0 for one in self._expenses])
+        unknown = _SpanSums([one.unknown if one is not None else 0 for one in self._expenses])
+        sizes = _SpanSums([node.bytes for node in self.graph.all_nodes])
         made = []
         for box, span in zip(self.graph.all_boxes, spans, strict=True):
             names, numel = held.get(box.address, ((), 0))
@@ -288,7 +288,7 @@ class Contents:
         return [found.get(box.key, (-1, -1)) for box in self.graph.all_boxes]
 
 
-class _Sums:
+class _SpanSums:
     """Sums over spans of a list."""
 
     def __init__(self, numbers: list[int]) -> None:

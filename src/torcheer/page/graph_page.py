@@ -11,20 +11,34 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
 from .._files.files import file_name, output_path, read_regular, write_whole
 from .._text import human_size
 from .._text.screen import notebook, open_file
+from .._torch.inputs import check_names
 from ..errors import InvalidArgument, UnreadableFile
 from .document import Bundle, packed, plain_title, read_bundle
 from .payload import MAX_BYTES, Recorded, check_limit, payload_of, text_of
 from .schema import FORMAT, GRAPH, VERSION, Plain
 from .values import Metrics
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 Viewable = Recorded | Mapping[str, Any]
 
 _FRAME_HEIGHT = 640  # in a notebook
+
+
+class PageOptions(TypedDict, total=False):
+    """The options of `to_html` and `show` as keyword arguments, which `make_page` takes."""
+
+    compare: Viewable | None
+    title: str | None
+    previews: bool
+    max_bytes: int
+    metrics: Metrics | None
 
 
 class Page:
@@ -98,16 +112,7 @@ def _payload(shown: Viewable, previews: bool, room: int, metrics: Metrics | None
     return payload_of(shown, previews=previews, max_bytes=room, metrics=metrics)
 
 
-def to_html(
-    history: Viewable,
-    path: str | os.PathLike[str],
-    *,
-    compare: Viewable | None = None,
-    title: str | None = None,
-    previews: bool = True,
-    max_bytes: int = MAX_BYTES,
-    metrics: Metrics | None = None,
-) -> Path:
+def to_html(history: Viewable, path: str | os.PathLike[str], **options: Unpack[PageOptions]) -> Path:
     """Write one HTML file that shows a history: any browser opens it offline.
 
     >>> import tempfile, torch, torcheer
@@ -118,9 +123,9 @@ def to_html(
 
     Arguments as for `ModelHistory.to_html`; `history` and `compare` may also be payloads (`payload_of`).
     """
+    check_names(options, list(PageOptions.__annotations__), "a page has")
     target = output_path(path, "page", "model.html", "html")  # a wrong path raises before the work
-    page = make_page(history, compare=compare, title=title, previews=previews, max_bytes=max_bytes, metrics=metrics)
-    return page.save(target)
+    return make_page(history, **options).save(target)
 
 
 # Reads a payload from a file, and explains what is wrong with other files.
@@ -180,22 +185,16 @@ def _refuse(constant: str) -> NoReturn:
 _NOTEBOOK_BYTES = 4_000_000  # a notebook stores the pages it shows
 
 
-def show(
-    history: Viewable,
-    *,
-    compare: Viewable | None = None,
-    title: str | None = None,
-    previews: bool = True,
-    max_bytes: int | None = None,
-    metrics: Metrics | None = None,
-) -> Page:
+def show(history: Viewable, **options: Unpack[PageOptions]) -> Page:
     """Show a history in the viewer: in the notebook, or as `torcheer_<model>.html`, opened if there is a screen.
 
     Arguments as for `to_html`; in a notebook a page has at most 4 MB by default.
     """
+    check_names(options, list(PageOptions.__annotations__), "a page has")
     is_notebook = notebook() is not None
-    limit = max_bytes if max_bytes is not None else _NOTEBOOK_BYTES if is_notebook else MAX_BYTES
-    page = make_page(history, compare=compare, title=title, previews=previews, max_bytes=limit, metrics=metrics)
+    if options.get("max_bytes") is None:
+        options["max_bytes"] = _NOTEBOOK_BYTES if is_notebook else MAX_BYTES
+    page = make_page(history, **options)
     if not is_notebook:
         open_file("Page", page.save(f"torcheer_{file_name(page.title)}.html"))
     return page

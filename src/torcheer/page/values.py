@@ -46,7 +46,7 @@ _LOOKED_AT = 4096  # values from which the median is computed
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PreviewPlan:
     """The plan of a preview: `count` tiles of `height`×`width` pixels, in `columns`."""
 
     kind: Kind
@@ -64,7 +64,7 @@ class Plan:
         return self.columns * (self.width + 1) - 1, rows * (self.height + 1) - 1
 
 
-def plan_of(shape: tuple[int, ...], *, is_input: bool) -> Plan | None:
+def plan_of(shape: tuple[int, ...], *, is_input: bool) -> PreviewPlan | None:
     """The plan for a tensor of this shape; None if there is nothing to see."""
     if math.prod(shape) < 2 or min(shape) < 1:
         return None
@@ -72,7 +72,7 @@ def plan_of(shape: tuple[int, ...], *, is_input: bool) -> Plan | None:
         return image
     extents = [size for size in shape if size > 1]
     if len(extents) == 1:
-        return Plan("vector", 1, min(extents[0], _LONGEST_ROW), note=_reduced(1, extents[0], _LONGEST_ROW))
+        return PreviewPlan("vector", 1, min(extents[0], _LONGEST_ROW), note=_reduced(1, extents[0], _LONGEST_ROW))
     if len(shape) == 2:
         return _tiled("matrix", 1, *shape, notes=[])
     if len(shape) == 3:
@@ -81,7 +81,7 @@ def plan_of(shape: tuple[int, ...], *, is_input: bool) -> Plan | None:
     return _tiled("maps", shape[1], *shape[-2:], notes=[*_sampled(shape[0]), *deeper])
 
 
-def _image_plan(shape: tuple[int, ...]) -> Plan | None:
+def _image_plan(shape: tuple[int, ...]) -> PreviewPlan | None:
     if len(shape) not in (3, 4):
         return None
     sizes = shape[-3:]
@@ -90,19 +90,19 @@ def _image_plan(shape: tuple[int, ...]) -> Plan | None:
         if channels in (1, 3) and min(height, width) >= _SMALLEST_IMAGE and not is_flat:
             tall, wide = _fitted(height, width, SIDE)
             notes = [*_sampled(shape[0] if len(shape) == 4 else 1), _reduced(height, width, SIDE)]
-            return Plan("image", tall, wide, channels=channels, note=_joined(notes))
+            return PreviewPlan("image", tall, wide, channels=channels, note=_joined(notes))
     return None
 
 
 def _tiled(
     kind: Kind, count: int, height: int, width: int, *, notes: list[str], most: int = _TILES, noun: str = "channels"
-) -> Plan:
+) -> PreviewPlan:
     shown = min(count, most)
     columns = math.ceil(math.sqrt(shown))
     side = SIDE // columns
     tall, wide = _fitted(height, width, side) if kind == "maps" else (min(height, side), min(width, side))
     some = [f"{shown} of {count} {noun}"] if shown < count else []
-    return Plan(kind, tall, wide, shown, columns, note=_joined([*some, *notes, _reduced(height, width, side)]))
+    return PreviewPlan(kind, tall, wide, shown, columns, note=_joined([*some, *notes, _reduced(height, width, side)]))
 
 
 def _fitted(height: int, width: int, side: int) -> tuple[int, int]:
@@ -129,7 +129,7 @@ def _joined(notes: list[str]) -> str:
 # Drawing ----------------------------------------------------------------------------------------------------------
 
 
-def preview_of(tensor: Tensor, plan: Plan) -> dict[str, Any] | None:
+def preview_of(tensor: Tensor, plan: PreviewPlan) -> dict[str, Any] | None:
     """The preview of a tensor for the payload; None if its values cannot be read."""
     with DisableTorchFunction(), torch.no_grad():
         values = dense(tensor)
@@ -138,7 +138,7 @@ def preview_of(tensor: Tensor, plan: Plan) -> dict[str, Any] | None:
         return _image(values, plan) if plan.kind == "image" else _tiles(values, plan)
 
 
-def _image(values: Tensor, plan: Plan) -> dict[str, Any]:
+def _image(values: Tensor, plan: PreviewPlan) -> dict[str, Any]:
     picture = values[0] if values.dim() == 4 else values
     if picture.shape[0] != plan.channels or min(picture.shape[1:]) < _SMALLEST_IMAGE:
         picture = picture.permute(2, 0, 1)
@@ -149,7 +149,7 @@ def _image(values: Tensor, plan: Plan) -> dict[str, Any]:
     return _packed(_quantized(pixels, low, high).permute(1, 2, 0), plan, low, high, note)
 
 
-def _tiles(values: Tensor, plan: Plan) -> dict[str, Any]:
+def _tiles(values: Tensor, plan: PreviewPlan) -> dict[str, Any]:
     if plan.kind != "vector" and _is_attention(_stack(values, plan)):
         plan = _attention_plan(values)
     tiles, note = _shrunk(_stack(values, plan), plan.height, plan.width)
@@ -162,7 +162,7 @@ def _tiles(values: Tensor, plan: Plan) -> dict[str, Any]:
     return _packed(pixels, plan, low, high, note, is_diverging=is_diverging)
 
 
-def _stack(values: Tensor, plan: Plan) -> Tensor:
+def _stack(values: Tensor, plan: PreviewPlan) -> Tensor:
     """The shown values, one matrix for each tile."""
     if plan.kind == "vector":
         return values.reshape(1, 1, -1)
@@ -186,7 +186,7 @@ def _is_attention(stack: Tensor) -> bool:
     return bool((rows >= 0).all()) and bool(((rows.sum(-1) - 1).abs() < exact).all())
 
 
-def _attention_plan(values: Tensor) -> Plan:
+def _attention_plan(values: Tensor) -> PreviewPlan:
     heads = 1 if values.dim() == 2 else values.shape[0] if values.dim() == 3 else values.shape[1]
     notes = _sampled(values.shape[0]) if values.dim() > 3 else []
     return _tiled("attention", heads, *values.shape[-2:], notes=notes, most=_HEADS, noun="heads")
@@ -233,7 +233,7 @@ def _quantized(values: Tensor, low: float, high: float) -> Tensor:
     return scaled.round_().clamp_(0, 255).to(torch.uint8)
 
 
-def _laid_out(tiles: Tensor, plan: Plan, between: int) -> Tensor:
+def _laid_out(tiles: Tensor, plan: PreviewPlan, between: int) -> Tensor:
     """Tiles side by side, row by row, with a line of pixels between them."""
     width, height = plan.size
     if plan.count == 1:
@@ -246,7 +246,9 @@ def _laid_out(tiles: Tensor, plan: Plan, between: int) -> Tensor:
     return whole
 
 
-def _packed(pixels: Tensor, plan: Plan, low: float, high: float, note: str, *, is_diverging: bool = False) -> dict[str, Any]:
+def _packed(
+    pixels: Tensor, plan: PreviewPlan, low: float, high: float, note: str, *, is_diverging: bool = False
+) -> dict[str, Any]:
     width, height = plan.size
     return {
         "kind": plan.kind,
@@ -370,7 +372,9 @@ class Values:
             plain["preview"] = preview
         return left_out
 
-    def _pictures(self, plains: list[Plain], weights: list[tuple[Plain, Tensor]]) -> Iterator[tuple[Plain, Plan | None, Look]]:
+    def _pictures(
+        self, plains: list[Plain], weights: list[tuple[Plain, Tensor]]
+    ) -> Iterator[tuple[Plain, PreviewPlan | None, Look]]:
         """For each preview: the plain value it belongs to, its plan, and a function that draws it. Activations come first."""
         for number in sorted(self._tensors, key=self._rank):
             node, tensor = self._nodes[number], self._tensors[number]
@@ -394,7 +398,7 @@ class Values:
         return (1 if node.passes[0] == 1 and (node.exits or is_square) else 2 if node.passes[0] == 1 else 3), number
 
 
-def _preview(tensor: Tensor, plan: Plan | None) -> Plain | None:
+def _preview(tensor: Tensor, plan: PreviewPlan | None) -> Plain | None:
     found = preview_of(tensor, plan) if plan is not None else None
     return lean("preview", found) if found is not None else None
 

@@ -1,4 +1,4 @@
-"""Pictures of graphs: drawn to SVG, PNG, PDF or DOT, or laid out for another library to draw."""
+"""Pictures of graphs: drawn to files of several formats, or laid out for another library to draw."""
 
 from .._text import human_size as human_size
 from .._text import plural as plural
@@ -12,6 +12,7 @@ from .layout import lay_out as lay_out
 from .options import DrawOptions as DrawOptions
 from .options import PictureOptions as PictureOptions
 from .options import picture_options as picture_options
+from .picture import FORMATS as FORMATS
 from .picture import Picture as Picture
 from .picture import Target as Target
 from .picture import check_format as check_format

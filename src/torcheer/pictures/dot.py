@@ -17,7 +17,7 @@ ROOM_AROUND = 9  # points between a box and the arrow around it
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Placement:
     """The positions of everything in a layout, by names in the DOT text; edges by number."""
 
     bounds: Rect
@@ -47,7 +47,7 @@ def box_name(number: int) -> str:
     return f"{_BOX}{number}"
 
 
-def dot_text(drawing: Drawing, places: Places | None = None, *, for_layout: bool = False) -> str:
+def dot_text(drawing: Drawing, places: Placement | None = None, *, for_layout: bool = False) -> str:
     """The drawing as DOT: with positions, to be drawn unchanged; or without, for layout.
 
     For our own layout (`for_layout`), everything that is placed later is left out: texts of edges, arrows around boxes, the
@@ -97,7 +97,7 @@ def dot_text(drawing: Drawing, places: Places | None = None, *, for_layout: bool
     return "\n".join([*lines, "}", ""])
 
 
-def _nested(drawing: Drawing, names: Mapping[str, str], places: Places | None) -> list[str]:
+def _nested(drawing: Drawing, names: Mapping[str, str], places: Placement | None) -> list[str]:
     """Boxes and nodes, nested, in execution order."""
     inside: dict[str | None, list[DrawnNode | DrawnBox]] = {}
     parents = {box.key: box for box in drawing.boxes}
@@ -127,7 +127,7 @@ def _nested(drawing: Drawing, names: Mapping[str, str], places: Places | None) -
     return list(written(None, "  "))
 
 
-def _legend(drawing: Drawing, places: Places | None) -> Iterable[str]:
+def _legend(drawing: Drawing, places: Placement | None) -> Iterable[str]:
     """The samples of the legend: nodes drawn as in the picture, with their meaning beside them (inside, without positions)."""
     for number, entry in enumerate(legend_entries(drawing)):
         yield f"  {_sample(f'legend{number}', entry, drawing, places)}"
@@ -139,7 +139,7 @@ def _legend(drawing: Drawing, places: Places | None) -> Iterable[str]:
             yield f"  words{number} [{_listed(_fixed((width, 12.0), (x, y)))} label=<{label}>];"
 
 
-def _sample(name: str, entry: LegendEntry, drawing: Drawing, places: Places | None) -> str:
+def _sample(name: str, entry: LegendEntry, drawing: Drawing, places: Placement | None) -> str:
     line = line_sample(entry.name, drawing.theme)
     look, shape, is_double = legend_sample(entry.name, drawing.theme, drawing.scale is not None)
     if places is None:  # for other tools: a plain node with its meaning
@@ -159,7 +159,7 @@ def _fixed(size: tuple[float, float], middle: Point) -> dict[str, object]:
     return {"class": "legend", "shape": "none", "margin": 0, "fixedsize": "true", **place}
 
 
-def _node(node: DrawnNode, drawing: Drawing, places: Places | None) -> str:
+def _node(node: DrawnNode, drawing: Drawing, places: Placement | None) -> str:
     look, theme = node.look, drawing.theme
     styles = ["filled", *([look.line] if look.line != "solid" else []), *(["rounded"] if node.shape == "pill" else [])]
     attributes: dict[str, object] = {
@@ -198,7 +198,7 @@ def _words(node: DrawnNode, faint: str, style: Style) -> str:
     return f'<table border="0" cellborder="0" cellspacing="0" cellpadding="0.6">{rows}</table>' if facts else lines[0]
 
 
-def _box(box: DrawnBox, name: str, drawing: Drawing, places: Places | None) -> str:
+def _box(box: DrawnBox, name: str, drawing: Drawing, places: Placement | None) -> str:
     attributes: dict[str, object] = {
         "style": "filled,rounded",
         "fillcolor": box_fill(box, drawing),
@@ -245,7 +245,7 @@ def _room(drawing: Drawing) -> float:
     return style.rank_room if notes * 4 < len(drawing.edges) else style.noted_rank_room
 
 
-def _edge(number: int, edge: DrawnEdge, drawing: Drawing, places: Places | None, for_layout: bool) -> str:
+def _edge(number: int, edge: DrawnEdge, drawing: Drawing, places: Placement | None, for_layout: bool) -> str:
     attributes: dict[str, object] = {"weight": edge.weight}
     label = ""
     if edge.line != "solid":

@@ -17,7 +17,7 @@ from ..errors import DrawingFailed, GraphvizNotFound
 from ..graph import Graph, Node
 from . import worker
 from .columns import in_columns
-from .dot import Places, box_name, dot_text, title_lines, title_width
+from .dot import Placement, box_name, dot_text, title_lines, title_width
 from .drawing import Drawing, DrawnEdge, DrawnNode, make_drawing
 from .geometry import GraphvizLayout, Point, Rect, along_curve, bounds_of, read_layout
 from .options import Look, PictureOptions
@@ -44,7 +44,7 @@ def run_graphviz(source: str, engine: str, form: str, limit: float) -> bytes:
         if done.returncode != worker.NOT_IMPORTABLE:
             raise DrawingFailed(f"Graphviz could not make the picture: {tried[-1][-600:]}")
     library = re.search(r"(lib\S+\.so\S*): cannot open shared object", tried[0]) if tried else None
-    if library is not None and form in ("png", "pdf"):
+    if library is not None and form not in worker.FORMS_OF_ITS_OWN:
         raise GraphvizNotFound(
             f"{form.upper()} pictures need the system library {library[1]}, which this machine lacks. Write SVG instead, or "
             "install it; on Debian and Ubuntu: apt-get install libglib2.0-0 libxrender1 libxext6."
@@ -263,7 +263,7 @@ def _read(drawing: Drawing, graph: Graph, found: GraphvizLayout) -> Layout:
     return Layout(drawing.title, graph, tuple(nodes), tuple(edges), tuple(boxes))
 
 
-def _edge(number: int, edge: DrawnEdge, places: Places) -> LaidOutEdge:
+def _edge(number: int, edge: DrawnEdge, places: Placement) -> LaidOutEdge:
     arrow = places.edges[number].reversed() if edge.is_backward else places.edges[number]  # laid out in reverse
     text = edge.text if number in places.edge_texts else ""
     text_place = places.edge_texts.get(number, (0.0, 0.0))

@@ -15,7 +15,7 @@ from .._text.screen import notebook, open_file
 from ..errors import InvalidArgument
 from ..graph import Graph
 from .columns import in_columns
-from .dot import Places, box_name, dot_text
+from .dot import Placement, box_name, dot_text
 from .drawing import Drawing, make_drawing
 from .geometry import read_layout
 from .layout import LEAST, first_laid_out, run_graphviz
@@ -26,7 +26,7 @@ from .views import View, check_drawable, views
 from .wording import clean
 
 Target = str | os.PathLike[str] | IO[Any]  # a path or a file object
-FORMATS = ("svg", "png", "pdf", "dot")
+FORMATS = {"svg": True, "png": False, "pdf": False, "dot": True}  # by name: true if it is text
 _LONGEST = 16_000  # pixels per side of a PNG
 _AREA = 60e6  # pixels of a PNG
 _PRINTED = 300.0  # pixels per inch, if the picture has a width
@@ -42,7 +42,7 @@ class Picture:
     True
     """
 
-    def __init__(self, view: View, drawing: Drawing, places: Places, options: PictureOptions) -> None:
+    def __init__(self, view: View, drawing: Drawing, places: Placement, options: PictureOptions) -> None:
         self.graph = view.graph
         self.notes = drawing.notes
         self._drawing = drawing
@@ -68,7 +68,7 @@ class Picture:
         return light_svg(self._drawn("svg"), titles, self.title, own_labels, self._width)
 
     def to_bytes(self, form: str) -> bytes:
-        """The picture in one of the formats `svg`, `png`, `pdf` and `dot`."""
+        """The picture in one of the `FORMATS`."""
         form = check_form(form, FORMATS, "picture")
         if form == "svg":
             return self.svg.encode()
@@ -125,7 +125,7 @@ def form_for(target: Target, format: str | None) -> str:
     if not hasattr(target, "write"):
         raise InvalidArgument(f"a picture is written to a path or a file object; got {target!r:.80}.")
     form = form_of(target, format, FORMATS, "picture", "svg")
-    if form in ("png", "pdf") and _takes_text(target):
+    if not FORMATS[form] and _takes_text(target):
         raise InvalidArgument(f"a {form.upper()} needs a file opened in binary mode, open(path, 'wb').")
     return form
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from .dot import ROOM_AROUND, Places, box_name, title_lines, title_width
+from .dot import ROOM_AROUND, Placement, box_name, title_lines, title_width
 from .drawing import Drawing
 from .geometry import CELL, Arrow, Cell, GraphvizLayout, Point, Rect, arrow_around, cells_along, sides
 from .legend import legend_height
@@ -80,7 +80,7 @@ class _Grid:
 _NONE: Mapping[int, list[tuple[Point, Point]]] = {}
 
 
-def place_words(found: GraphvizLayout, drawing: Drawing) -> Places:
+def place_words(found: GraphvizLayout, drawing: Drawing) -> Placement:
     """The positions of a layout, including all texts."""
     grid = _Grid()
     for rect in found.nodes.values():
@@ -111,7 +111,7 @@ def place_words(found: GraphvizLayout, drawing: Drawing) -> Places:
             texts[number] = _text_place(way, size, number, grid, is_on_arrow=edge.is_text_on_arrow)
             if edge.is_text_on_arrow:
                 grounds[number] = boxes.innermost(texts[number])
-    return Places(
+    return Placement(
         bounds=found.bounds,
         head=found.head.middle if found.head is not None else None,
         legend=(found.head.left + 1, found.head.low + legend_height(drawing)) if found.head is not None else (0.0, 0.0),

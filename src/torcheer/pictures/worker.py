@@ -15,7 +15,7 @@ from pathlib import Path
 NOT_IMPORTABLE = 3
 _PLUGINS = ("libgvplugin_core", "libgvplugin_dot_layout", "libgvplugin_neato_layout")
 _LIBRARIES = ("libcdt", "libcgraph", "libpathplan", "libxdot", "libltdl", "libgvc", *_PLUGINS)
-_FORMS = ("json0", "svg")  # formats without system libraries
+FORMS_OF_ITS_OWN = ("json0", "svg")  # formats without system libraries
 
 
 def main(folder: str, engine: str, form: str) -> int:
@@ -26,7 +26,7 @@ def main(folder: str, engine: str, form: str) -> int:
         import pygraphviz  # what this process is for; it may be missing or broken
     except (ImportError, OSError) as error:
         try:
-            made = made_alone(Path(folder) / "pygraphviz.libs", source, engine, form) if form in _FORMS else b""
+            made = made_alone(Path(folder) / "pygraphviz.libs", source, engine, form) if form in FORMS_OF_ITS_OWN else b""
         except (OSError, AttributeError, StopIteration):  # not a Linux wheel, or one with another structure
             made = b""
         if not made:

@@ -16,7 +16,7 @@ from torch.nn import Module
 from .._text import did_you_mean
 from .._torch.functions import groups
 from .._torch.internals import compiled_and_disabled_functions, is_compiled, is_of_compiler, may_be_compiled
-from ..analysis.attention import Part, attention_of, is_attention, is_fused
+from ..analysis.attention import AttentionPart, attention_of, is_attention, is_fused
 from ..errors import InvalidArgument, LayerNotFound
 from ..history import Call, ModelHistory, Operation
 from ..log.keys import Match, parse_key
@@ -35,7 +35,7 @@ def pattern_of(operation: Operation) -> tuple[Callable[[], Tensor], list[str]]:
     found = attention_of(operation)
     samples = found.shape[0]
     said = [f"the first of {samples} samples"] if samples > 1 else []
-    return lambda: found.heads(Part(is_first_only=True)).pattern, [
+    return lambda: found.heads(AttentionPart(is_first_only=True)).pattern, [
         *said,
         *(["worked out from queries and keys"] if is_fused(operation) else []),
     ]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..internals import TENSOR_MODULE
 from . import groups
-from .groups import is_collective, is_partly_filled, only_sends, written_by_collective, written_unmarked
+from .collectives import LOCAL, is_collective, is_partly_filled, only_sends, written_by_collective, written_unmarked
 from .names import function_name, is_inplace_operator, is_reflected, label_type, plain_name
 from .schemas import argument_names, aten_schemas, has_out, has_tag, schemas_of, writes
 from .structure import Structure
@@ -457,7 +457,7 @@ class TorchFunction:
         """True if it makes no tensor, or if a table or torch's tags describe it."""
         if self.kind not in (Kind.OPERATION, Kind.COMPOSITE) or self.opened is not None:
             return True
-        has_table = self.formula is not None or any(map(self.is_in, groups.groups().values()))
+        has_table = self.formula is not None or any(map(self.is_in, (*groups.groups().values(), LOCAL)))
         return has_table or self.category != "arithmetic" or self.is_elementwise
 
     # What its result is -------------------------------------------------------------------------------------------

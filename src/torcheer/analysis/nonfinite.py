@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .._text import plural
 from .._torch.internals import DisableTorchFunction
-from ..log.index import Index
+from ..log.run import Index
 
 _MOST = 1 << 30  # at most this many bytes of kept tensors are searched
 

@@ -21,8 +21,7 @@ from .._torch.gc_pause import fewer_collections
 from .._torch.internals import DisableTorchFunction
 from .._torch.sentinels import TENSOR
 from .._torch.shapes import bytes_of
-from ..log.index import Index
-from ..log.lookup import IndexNames
+from ..log.keys import Names
 from ..log.operation import OperationFacts
 from ..log.param import Param, describe_param
 from ..log.records import (
@@ -40,7 +39,7 @@ from ..log.records import (
     Row,
     number_of,
 )
-from ..log.run import HoldsRun, run_of
+from ..log.run import HoldsRun, Index, run_of
 from ..log.templates import slot_paths
 from .model import Arguments, BufferUse, Edge, Graph, ModuleBox, Node, Place, PythonRead
 
@@ -131,7 +130,7 @@ class _Builder:
             sources = dict.fromkeys(n for n in self.log.failure.parents if n in made)
             edges += [_edge(made[n], nodes[-1], (), is_memory=False) for n in sources]
         boxes = tuple(self._box(call) for call in self.log.modules if call.address)
-        names = IndexNames(self.index).without_tensors()
+        names = Names(self.index).without_tensors()
         return Graph(self.log.title, tuple(nodes), tuple(edges), boxes, names=names)
 
     # Nodes --------------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from torch import Tensor
 from .._text import plural
 from .._torch.shapes import bytes_of
 from ..errors import InvalidArgument
-from ..log.index import Index
-from ..log.lookup import Lookup
+from ..log.keys import Lookup
 from ..log.records import BackwardLog, BackwardRecord, NodeRecord
+from ..log.run import Index
 from .attributes import OfRecord
 from .operation import Operation
 

@@ -31,13 +31,11 @@ from ..live import Place, locate
 from ..live.module_calls import ModuleCalls, module_calls_of
 from ..log.copying import refuse_pickling
 from ..log.fingerprint import fingerprint_of
-from ..log.index import Index
-from ..log.keys import AnyKey, Keyed, KeyType, OneKey
-from ..log.lookup import Found, LayerTypes, check_where, numbers_that_fit
+from ..log.keys import AnyKey, Found, Keyed, KeyType, LayerTypes, OneKey, check_where, numbers_that_fit
 from ..log.options import LayersToSave, Options
 from ..log.param import Param, describe_param
 from ..log.records import PARENTS, UNSAVED, Failure, Log
-from ..log.run import LoggedRun
+from ..log.run import Index, LoggedRun
 from ..page import Metrics, Page, to_html, to_json, to_model_explorer
 from ..page import show as show_page
 from ..page.payload import MAX_BYTES

@@ -9,14 +9,14 @@ from typing import IO, Any
 from .._text import ShownTable, Table
 from .._torch.source_code import SourceLine
 from ..errors import InvalidArgument, LayerNotFound
-from ..log.index import Index, named_once
 from ..log.keys import split_turn
 from ..log.param import Param, describe_param, own_buffers, own_params
 from ..log.records import RegisteredModule
-from .attributes import Helpful, OfRecord, add_common, agreed
+from ..log.run import Index, named_once
+from .attributes import Helpful, OfRecord
 from .call import Call
 from .drawing import draw_history
-from .layer import Layer
+from .layer import Layer, add_common, agreed
 from .operation import Operation
 from .printing import describe_module, table_of_modules
 
@@ -217,11 +217,11 @@ class Modules(ShownTable, Mapping[str, Module]):
     def __getitem__(self, key: str) -> Module:
         """A module by its address (any of them); `'features.6:1'` means its first call, as `modules['features.6'][1]` does."""
         registered = self._index.log.registered
-        address = self._index.first_addresses.get(key, key) if isinstance(key, str) else key
+        address = self._index.addresses.others.get(key, key) if isinstance(key, str) else key
         if address in registered:
             return Module(self._index, registered[address])
         name, number = split_turn(key) if isinstance(key, str) else (key, None)
-        if number is not None and self._index.first_addresses.get(name, name) in registered:
+        if number is not None and self._index.addresses.others.get(name, name) in registered:
             module = self[name]
             if 1 <= number <= module.num_calls:
                 return module[number]  # type: ignore[return-value]  # typed as the module, which is what nearly all keys mean

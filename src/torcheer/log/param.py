@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from .._torch.internals import DisableTorchFunction
-from .index import Index
 from .records import AbsentTensor, RegisteredModule, is_parameter
+from .run import Index
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from ..analysis import Cost
 from ..graph import Edge, Graph, ModuleBox, Node, Place, PythonRead
 from ..graph.blocks import Run, runs_of
 from ..graph.equal_ports import equal_ports
-from ..log.index import Index
 from ..log.operation import OperationFacts, rows_of
 from ..log.param import Param
 from ..log.records import ModuleCall
+from ..log.run import Index
 from .schema import Plain, lean
 
 Frame = list[Any]  # [file, line, function]

@@ -55,12 +55,9 @@ class DeviceTimer:
     def __init__(self) -> None:
         self._marks: list[tuple[int, int, Any, Any]] = []
 
-    def mark(self) -> Any:
-        return device_event()
-
     def note(self, first: int, end: int, before: Any) -> None:
         """Record that operations `first <= n < end` ran since the event `before`."""
-        self._marks.append((first, end, before, self.mark()))
+        self._marks.append((first, end, before, device_event()))
 
     def settle(self, log: Log) -> None:
         """Write the times into the log."""
@@ -267,9 +264,10 @@ class GradientWatcher:
         self._tied.add(number)
         base = base_of(tensor)
         if base is not None:
-            self._explain(number, base)  # a write through a view gives its base a new node
+            self.follow(number, base)  # a write through a view gives its base a new node
 
-    def _explain(self, number: int, tensor: Tensor) -> None:
+    def follow(self, number: int, tensor: Tensor) -> None:
+        """Hook the node of `tensor`, if it is not hooked, as a part of operation `number`."""
         node = self._node(tensor)
         if node is not None and self._following.known(node) is None:
             self._following.follow(node, number, "inside", self._leaf)
@@ -280,10 +278,6 @@ class GradientWatcher:
         watched = self._following.known(node) if node is not None else None
         return tensor.is_leaf or (watched is not None and watched.is_given)
 
-    def note_handed(self, number: int, tensor: Tensor) -> None:
-        """Hook the node of `tensor`, the view or copy of an output that the user gets: gradients arrive through it."""
-        self._explain(number, tensor)
-
     def meet(self, numbers: Iterable[int], tensors: Iterable[Tensor]) -> None:
         """Called when tensors of these operations are used as arguments: an unwatched custom autograd function may have
         given them new nodes.
@@ -292,7 +286,7 @@ class GradientWatcher:
             if not tensor.requires_grad or number < 0:
                 continue
             if number in self._tied:
-                self._explain(number, tensor)
+                self.follow(number, tensor)
             else:
                 self._tie(number, tensor)
 

@@ -318,7 +318,7 @@ class Recorder:
         if self.gradients is not None:
             log.values[number] = handed = self._apart(tensor)  # with its autograd graph, so that the user can call backward
             if handed is not tensor:
-                self.gradients.note_handed(number, handed)
+                self.gradients.follow(number, handed)  # gradients of the output arrive through it
         elif parent >= 0 and self.keeper.selection is None and not also and self._is_there(parent):
             kept = log.values[parent]  # a copy, if its memory was handed out
             is_alias = isinstance(kept, Tensor) and self.table.storage_of(kept) == known.storage

@@ -21,7 +21,7 @@ from ..log.layers import Owners
 from ..log.options import DEFAULT_FORMAT
 from ..log.records import LOST, UNSAVED, Held, Log, ModuleCall, OperationRecord
 from ..log.run import Index, LoggedRun
-from .keeper import Policy, Sink, taking
+from .keeper import Policy, Selection, Sink, taking
 from .refusals import warn_if_empty
 from .session import Session
 
@@ -100,23 +100,7 @@ class EarlyAnswers:
 # every number the operation may get.
 
 
-class Nothing:
-    """Keeps nothing."""
-
-    def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
-        return False
-
-    def after(self, record: OperationRecord) -> bool:
-        return False
-
-    def entering(self, call: ModuleCall) -> bool:
-        return False
-
-    def leaving(self, call: ModuleCall) -> bool:
-        return False
-
-
-class LeavingModules(Nothing):
+class LeavingModules(Selection):
     """Keeps what modules return."""
 
     def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
@@ -126,7 +110,7 @@ class LeavingModules(Nothing):
         return True
 
 
-class Keyed:
+class Keyed(Selection):
     """Keeps every activation that a key may turn out to mean."""
 
     def __init__(self, log: Log, key: Key, answers: EarlyAnswers, labels_are_default: bool) -> None:
@@ -359,12 +343,12 @@ def explain(run: LoggedRun, error: BaseException) -> None:
     put_on(error, note, history=run.history)
 
 
-def _selection(run: LoggedRun) -> Any:
+def _selection(run: LoggedRun) -> Selection | None:
     wanted = run.options.layers_to_save
     if wanted == "all":
         return None
     if wanted == "none":
-        return Nothing()
+        return Selection()
     if wanted == "modules":
         return LeavingModules()
     assert isinstance(wanted, Key)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
-from .._cleanup import Managed, cleaning
+from .._cleanup import Managed
 from .._torch.addresses import addressed, class_name, free_address
 from .._torch.containers import tensors_in
 from .._torch.functions.facts import Origin
@@ -39,7 +39,7 @@ from .._torch.internals import (
 from .._torch.memory import version_of
 from .._torch.shapes import bytes_of
 from .._torch.thread_state import thread_as_found
-from ..capture import refuse_inside_compiled_code
+from ..capture import device_event, refuse_inside_compiled_code
 from ..errors import InvalidArgument
 from ..log.grad_fn_names import node_of
 from ..log.param import Param, own_params
@@ -161,27 +161,19 @@ Sources = dict[Source, Shape | None]
 LEAF = 2**62  # nodes with a greater number accumulate gradients: torch gives these the greatest number of all
 
 
-def _ignore(node: Node, one: ModulePass) -> None:
-    return None
-
-
 class Ownership:
     """Maps tensors and nodes to the calls that made them. `hook` gets each node made by the own code of an outer call."""
 
-    def __init__(self, hook: Callable[[Node, ModulePass], None]) -> None:
+    def __init__(self, hook: Callable[[Node, ModulePass], None], first: int) -> None:
         self._hook = hook
         # By the id of a tensor: what it is from, and how often it had been written to then.
         self._made: dict[int, tuple[weakref.ref[Tensor], Source, int]] = {}
         self._owners: list[ModulePass | None] = []  # of autograd's nodes, by number from `_first`
         self._behind: dict[int, Sources] = {}  # by number: what was found there
-        self._first = 0
-
-    def begin(self, first: int) -> None:
-        """Start over: nodes are counted from the number `first` on."""
-        self._first = first
+        self._first = first  # the number of the first node that a call may own
 
     def clear(self) -> None:
-        self._hook = _ignore  # the one that was given leads back to who watched
+        del self._hook  # it leads back to who watched
         self._made.clear()
         self._owners.clear()
         self._behind.clear()
@@ -314,24 +306,7 @@ def watch_modules(model: Module, *, timing: bool = True) -> Managed[ModuleCalls]
     refuse_inside_compiled_code()
     if not isinstance(model, Module):
         raise InvalidArgument(f"watch_modules() takes an nn.Module; got {type(model).__name__}.")
-    return _Watching(_Watcher(model, timing=timing))
-
-
-class _Watching(Managed[ModuleCalls]):
-    """The block of `watch_modules`."""
-
-    def __init__(self, watcher: _Watcher) -> None:
-        self._watcher = watcher
-
-    def _begin(self) -> ModuleCalls:
-        with ExitStack() as undo:
-            undo.enter_context(thread_as_found())
-            calls = undo.enter_context(self._watcher.watching())
-            self._undo = undo.pop_all()
-        return calls
-
-    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._undo.__exit__(kind, error, trace)
+    return _Watcher(model, timing=timing)
 
 
 class _Running:
@@ -349,8 +324,8 @@ class _Running:
         self.with_grad_out: list[Shape] = []  # results that do
 
 
-class _Watcher:
-    """Writes down every module call while it is `watching`."""
+class _Watcher(Managed[ModuleCalls]):
+    """The block of `watch_modules`: writes down every module call of this thread."""
 
     def __init__(self, model: Module, *, timing: bool) -> None:
         self._inputs: list[ModuleInput] = []
@@ -361,7 +336,7 @@ class _Watcher:
         self._addresses: dict[int, tuple[str | None, Module]] = {}  # by id; None for wrappers, which are looked through
         self._counts: dict[str, int] = {}
         self._stack: list[_Running] = []
-        self._ownership = Ownership(self._hook)
+        self._calls = ModuleCalls(self._passes, self._inputs, self._settle)
         self._unexplained: list[tuple[weakref.ref[Tensor], Sources, Shape]] = []
         self._is_on = False
         self._events: dict[ModuleBackward, list[Any]] = defaultdict(list)  # of the device: begin and end
@@ -373,18 +348,24 @@ class _Watcher:
         for address, module in addressed(root, prefix, self._addresses):
             self._addresses[id(module)] = (address, module)
 
-    @cleaning
-    def watching(self) -> Iterator[ModuleCalls]:
-        """Inside, every module of this thread is watched."""
-        calls = ModuleCalls(self._passes, self._inputs, self._settle)
+    def _begin(self) -> ModuleCalls:
         has_wrappers = any(address is None for address, _ in self._addresses.values())
-        with run_uncompiled(has_wrappers=has_wrappers), global_module_hooks(self._enter, self._exit):
-            self._ownership.begin(next_sequence_number())
+        with ExitStack() as undo:
+            undo.enter_context(thread_as_found())
+            undo.enter_context(run_uncompiled(has_wrappers=has_wrappers))
+            undo.enter_context(global_module_hooks(self._enter, self._exit))
+            self._ownership = Ownership(self._hook, next_sequence_number())
             self._cuda = self._timing and cuda_is_used()
-            self._is_on = calls.is_running = True
-            calls.started = now()
-            yield calls
-            calls.ended = now()
+            self._is_on = self._calls.is_running = True
+            self._undo = undo.pop_all()
+        self._calls.started = now()
+        return self._calls
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        calls = self._calls
+        del self._calls  # which leads back to this object
+        calls.ended = now()
+        self._undo.__exit__(kind, error, trace)
         self._is_on = calls.is_running = False
         for container in (self._stack, self._addresses, self._ownership, self._unexplained):
             container.clear()
@@ -454,7 +435,7 @@ class _Watcher:
             self._read(running, args)
             stack.append(running)
             if self._cuda:
-                running.events = _recorded(), _event()
+                running.events = device_event(), _event()
             one.started = now()
 
     def _exit(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any = None) -> None:
@@ -586,7 +567,7 @@ class _Watcher:
             time = now()
             passed = one.backward[turn] = ModuleBackward(time, time)
             if self._cuda:
-                self._events[passed].append(_recorded())
+                self._events[passed].append(device_event())
         return passed
 
 
@@ -606,12 +587,6 @@ def _facts(tensor: Tensor) -> tuple[Shape, int]:
 
 def _event() -> Any:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
-
-
-def _recorded() -> Any:
-    event = _event()
-    event.record()
-    return event
 
 
 # The module calls of a history, with what flowed between them, forward and backward.

@@ -32,7 +32,7 @@ from .._torch.left_as_found import left_as_found
 from .._torch.memory import cloned, has_memory, version_of
 from .._torch.shapes import shape_of
 from .._torch.thread_state import thread_left_as_found
-from ..capture import Numbering, Session, open_session, run_model
+from ..capture import Numbering, Selection, Session, open_session, run_model
 from ..errors import ActivationLost, InvalidArgument, LayerNotFound
 from ..log.keys import AnyKey, parse_key
 from ..log.operation import OperationFacts
@@ -177,12 +177,13 @@ def _stopped_log(run: LoggedRun, model: Module, arguments: Arguments, keys: list
     return None
 
 
-class _Until:
+class _Until(Selection):
     """A selection that keeps what another one keeps, and ends the pass after the last wanted operation."""
 
     def __init__(self, run: LoggedRun, session: Session, signs: dict[tuple[str, str, int], Any]) -> None:
         self._run = run
-        self._inner: Any = session.keeper.selection
+        assert session.keeper.selection is not None  # keys say what is kept
+        self._inner = session.keeper.selection
         self._numbering = Numbering(run.log)
         self._awaited = signs  # by the sign of its first operation (`Key.first_sign`): the key
         self._sure: dict[Any, int] = {}  # by key: the operation that was taken for it
@@ -196,22 +197,21 @@ class _Until:
     def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
         if not self._awaited:
             raise Stopped(self)
-        kept: bool | None = self._inner.before(function, module)
-        return kept
+        return self._inner.before(function, module)
 
     def after(self, record: OperationRecord) -> bool:
         (least, most), _ = self._numbering.catch_up(record.number)
         key = self._awaited.pop(("layer", record.function.type, least), None) if least == most else None
         if key is not None:
             self._sure[key] = record.number
-        return bool(self._inner.after(record))
+        return self._inner.after(record)
 
     def entering(self, call: ModuleCall) -> bool:
-        return bool(self._inner.entering(call))
+        return self._inner.entering(call)
 
     def leaving(self, call: ModuleCall) -> bool:
         self._awaited.pop(("module", call.address, call.call), None)
-        return bool(self._inner.leaving(call))
+        return self._inner.leaving(call)
 
 
 # `tap` reads values at chosen places while a model runs; `activation` does so in one line.

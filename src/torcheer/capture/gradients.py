@@ -186,9 +186,7 @@ class Following:
     def follow(
         self, node: Node, operation: int, role: str, leaf_of: LeafOf | None, goes_on: Callable[[Node], bool] | None = None
     ) -> Watched:
-        """Hook a node and the unhooked nodes reached from it through nodes that `goes_on` accepts, as parts of one
-        operation.
-        """
+        """Hook a node of an operation, and the unhooked nodes reached from it through nodes that `goes_on` accepts."""
         first = self._hook(node, operation, role, leaf_of)
         waiting = [(node, first)]
         while waiting:
@@ -235,18 +233,14 @@ class GradientWatcher:
         self._leaves: dict[int, weakref.ref[Tensor]] = {}  # the tensors whose gradients belong to inputs
 
     def keep_left_behind(self, restorer: StateRestorer, before: RandomState) -> None:
-        """Called when the pass is over and about to be undone: remember what it changed. `before` is the random state at its
-        start.
-        """
+        """Called before the pass is undone: remember what it changed. `before` is the random state at its start."""
         left = self._backward.left_behind = restorer.left_behind(before)
         if left is not None:
             self._following.keep(left, self.outputs)
         self.outputs = []
 
     def note(self, number: int, tensor: Tensor, *, is_given: bool = False) -> None:
-        """Hook the node of `tensor`, the result of operation `number` or (`is_given`) an input, whose graph was not
-        recorded.
-        """
+        """Hook the node of `tensor`, the result of an operation or (`is_given`) an input, whose graph was not recorded."""
         while is_functorch_wrapped(tensor):  # each transform has its own graph
             self._tie(number, tensor, is_given)
             tensor = functorch_unwrapped(tensor)
@@ -279,9 +273,7 @@ class GradientWatcher:
         return tensor.is_leaf or (watched is not None and watched.is_given)
 
     def meet(self, numbers: Iterable[int], tensors: Iterable[Tensor]) -> None:
-        """Called when tensors of these operations are used as arguments: an unwatched custom autograd function may have
-        given them new nodes.
-        """
+        """Arguments are about to be used: hook nodes that an unwatched custom autograd function gave them."""
         for number, tensor in zip(numbers, tensors, strict=True):
             if not tensor.requires_grad or number < 0:
                 continue

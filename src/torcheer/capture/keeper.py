@@ -336,8 +336,7 @@ class Keeper:
 
 
 def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor | None]:
-    """A function that copies tensors of one storage. It copies their common memory once if that is smaller than separate
-    copies.
+    """A function that copies tensors of one storage: all their memory at once, if that is smaller than separate copies.
 
     Copies of overlapping tensors then overlap, too.
     """

@@ -474,9 +474,7 @@ class Recorder:
                 del self.table.entries[id(gradient)]  # a later read of it is a different value
 
     def note_scale(self, roots: tuple[int, ...]) -> None:
-        """Note the factor by which a gradient scaler multiplied the loss. It is not read here: that would wait for the
-        device.
-        """
+        """Note the factor by which a gradient scaler multiplied the loss. Reading its value here would wait for the device."""
         assert self.log.backward is not None
         self.log.backward.scale = None
         for record in (self.log.operations[number] for number in roots if number >= 0):

@@ -416,7 +416,7 @@ class ModelHistory(Helpful):
     @property
     def has_data_dependent_branching(self) -> bool:
         """True if Python code read a truth value of a tensor, which can decide what runs next."""
-        return any(isinstance(read.value, bool) for read in self._log.python_reads)
+        return any(read.is_truth_value for read in self._log.python_reads)
 
     # As a picture ------------------------------------------------------------------------------------------------
 

@@ -144,14 +144,7 @@ def _end_place(log: Log, record: OperationRecord, label: str) -> tuple[Place | N
 
 def outermost_calls(log: Log) -> list[ModuleCall]:
     """The calls of the model itself that no other call of the model made: `generate` makes one for each token."""
-    return [call for call in log.modules if not call.address and not _is_inside_model(call)]
-
-
-def _is_inside_model(call: ModuleCall) -> bool:
-    outer = call.outer
-    while outer is not None and outer.address:
-        outer = outer.outer
-    return outer is not None
+    return [call for call in log.modules if not call.address and not call.is_nested]
 
 
 def _number(model: ModuleCall, calls: list[ModuleCall]) -> int | None:
@@ -253,12 +246,9 @@ class ModelPlaces:
         known: dict[int, str] = {}
         others: dict[str, str] = {}
 
-        def note(module: Module, address: str) -> None:
-            """Note the further addresses of modules that have an address already."""
-            for name, inner in module.named_modules():
-                other = ".".join(part for part in (address, name) if part)
-                if id(inner) in known and known[id(inner)] != other:
-                    others[other] = known[id(inner)]
+        def note(module: Module, other: str) -> None:
+            if known.get(id(module), other) != other:
+                others[other] = known[id(module)]
 
         for address, module in addressed(model, "", known, note):
             known[id(module)] = address if address is not None else ""

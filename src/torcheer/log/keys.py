@@ -212,7 +212,7 @@ class Names:
     """The names in one index, against which keys are matched: labels, addresses and functions of a log."""
 
     def __init__(self, index: Index) -> None:
-        self._table: LayerTable = index.table
+        self.table: LayerTable = index.table
         self._index = weakref.ref(index)
         self._numbers = range(index.length)
         self._calls = index.calls
@@ -221,56 +221,25 @@ class Names:
     def without_tensors(self) -> Names:
         """A copy that refers to no tensor, for objects that live longer than the history."""
         light = copy.copy(self)
-        log = self._table.log
-        light._table = copy.copy(self._table)
-        light._table.log = Log(log.title, rows=log.rows, functions=log.functions)
+        log = self.table.log
+        light.table = copy.copy(self.table)
+        light.table.log = Log(log.title, rows=log.rows, functions=log.functions)
         return light
-
-    # Layers ---------------------------------------------------------------------------------------------------------
-
-    def labelled(self, label: str, *, short: bool = False) -> Sequence[int] | None:
-        """The passes of the layer with this full (`conv2d_3_7`) or short (`conv2d_3`) label; None if there is no such layer."""
-        entry = self._table.labelled(label, short=short)
-        return entry.passes if entry is not None else None
-
-    def label_of(self, number: int) -> str:
-        """An operation's label, with the pass number if its layer has several passes."""
-        return self._table.label_of(number)
-
-    def layers(self, which: slice) -> list[Sequence[int]]:
-        """The passes of each layer in a slice of the layers."""
-        return [self._table.layer(number).passes for number in range(len(self._table))[which]]
-
-    def __len__(self) -> int:
-        """The number of layers."""
-        return len(self._table)
-
-    def labels(self) -> Iterator[tuple[str, Sequence[int]]]:
-        """The label and the passes of every layer."""
-        return ((self._table.label(layer), layer.passes) for layer in self._table.layers)
 
     def ends(self, kind: str) -> list[Sequence[int]]:
         """The passes of every `input` or `output`."""
-        origin, log = Origin(kind), self._table.log
-        return [layer.passes for layer in self._table.layers if log.function_of(layer.passes[0]).origin is origin]
-
-    def shows(self, number: int) -> bool:
-        """True if a number is an operation that belongs to a layer."""
-        return self._table.shows(number)
-
-    # Modules ----------------------------------------------------------------------------------------------------------
+        origin, log = Origin(kind), self.table.log
+        return [layer.passes for layer in self.table.layers if log.function_of(layer.passes[0]).origin is origin]
 
     def calls(self, address: str) -> Sequence[ModuleCall]:
         """The calls of a module, by its first address."""
         return self._calls.get(address, ())
 
-    # Operations -------------------------------------------------------------------------------------------------------
-
     def of_function(self, function: Callable[..., Any]) -> list[int]:
         """The operations of a torch function's layer type."""
-        log, kind = self._table.log, layer_type_of(function)
+        log, kind = self.table.log, layer_type_of(function)
         fitting = {number for number, known in enumerate(log.functions) if known.type == kind}
-        return [n for n in self._numbers if log.rows[n][FUNCTION] in fitting and self.shows(n)]
+        return [n for n in self._numbers if log.rows[n][FUNCTION] in fitting and self.table.shows(n)]
 
     def operations(self) -> Iterator[tuple[int, Any]]:
         """The number of every operation, and the `Operation` that a function key (`Where`) is called with."""
@@ -282,11 +251,9 @@ class Names:
             )
         return ((number, type(index).operation(index, number)) for number in index.operations)
 
-    # What can be typed ------------------------------------------------------------------------------------------------
-
     def known(self) -> list[str]:
         """Every label and every module address that can be typed."""
-        return [*(label for label, _ in self.labels()), *(address for address in self._calls if address)]
+        return [*map(self.table.label, self.table.layers), *(address for address in self._calls if address)]
 
     def not_found(self, what: str) -> str:
         """The text of the error for a key that fits nothing, with the nearest keys."""
@@ -296,16 +263,17 @@ class Names:
         hint = nearest(what, known, "keys")
         if not hint and known:
             hint = f" Keys are, for example, {', '.join(map(repr, dict.fromkeys(some)))}."
-        return f"no layer fits {what!r}: this history has {len(self)} layers.{hint}{self.hint(what)}"
+        return f"no layer fits {what!r}: this history has {len(self.table)} layers.{hint}{self.hint(what)}"
 
     def hint(self, what: str) -> str:
         """A space and a sentence that may explain why there is no such layer; else an empty text."""
         kind = what.replace("_", "").lower()
-        if kind in {known.type for known in self._table.log.functions}:
+        if kind in {known.type for known in self.table.log.functions}:
             return f" {kind!r} is a type of layers: '{kind}_*' means all of them."
         if "softmax" not in kind:
             return ""
-        fused = [label for label, passes in self.labels() if self._table.log.function_of(passes[0]).is_in(groups.ATTENTION)]
+        functions = {layer: self.table.log.function_of(layer.passes[0]) for layer in self.table.layers}
+        fused = [self.table.label(layer) for layer, function in functions.items() if function.is_in(groups.ATTENTION)]
         if not fused:
             return ""
         computes = "compute" if len(fused) > 1 else "computes"
@@ -401,9 +369,9 @@ class Key(ABC):
 class Labelled(Sequence[Match]):
     """Matches by operation number. Labels are computed on access, because a layer may have a hundred thousand passes."""
 
-    def __init__(self, numbers: Iterable[int], names: Names) -> None:
-        self.numbers = list(filter(names.shows, numbers))
-        self._names = names
+    def __init__(self, numbers: Iterable[int], table: LayerTable) -> None:
+        self.numbers = list(filter(table.shows, numbers))
+        self._table = table
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -416,8 +384,8 @@ class Labelled(Sequence[Match]):
 
     def __getitem__(self, place: int | slice) -> Match | Labelled:
         if isinstance(place, slice):
-            return Labelled(self.numbers[place], self._names)
-        return Match(self.numbers[place], self._names.label_of(self.numbers[place]))
+            return Labelled(self.numbers[place], self._table)
+        return Match(self.numbers[place], self._table.label_of(self.numbers[place]))
 
 
 def of_calls(calls: Iterable[ModuleCall], names: Names, part: int | None = None, is_input: bool = False) -> list[Match]:
@@ -427,14 +395,14 @@ def of_calls(calls: Iterable[ModuleCall], names: Names, part: int | None = None,
         tensors = call.inputs if is_input else call.outputs
         for place, number in enumerate(tensors):
             is_meant = part in (place, ALL) or (part is None and place == 0)
-            if is_meant and names.shows(number):
+            if is_meant and names.table.shows(number):
                 found.append(Match(number, _name(call, place, part, names, is_input), call, is_input))
     return once(found)
 
 
 def _name(call: ModuleCall, place: int, part: int | None, names: Names, is_input: bool) -> str:
     address = call.address
-    is_label = names.labelled(address) is not None or names.labelled(address, short=True) is not None
+    is_label = names.table.labelled(address) is not None or names.table.labelled(address, short=True) is not None
     say_which = place > 0 or part is not None or (not is_input and (is_label or not address))
     turn = f":{call.call}" if len(names.calls(address)) > 1 else ""
     return f"{INPUT if is_input else ''}{address}{f'[{place}]' if say_which else ''}{turn}"
@@ -472,13 +440,13 @@ class Text(Key):
         """The meaning as a label, an address, or an input or output of the model; None if it is none of these."""
         ways = readings(self.text)
         for way in ways:
-            if way.can_be_label and (passes := names.labelled(way.name)) is not None:
-                return self._passes(way, passes, names)
+            if way.can_be_label and (layer := names.table.labelled(way.name)) is not None:
+                return self._passes(way, layer.passes, names)
             if (address := names.addresses.find(way.name)) is not None:
                 matches = self._tensors(way, address, names)
                 return Meaning(matches, is_plural=way.part == ALL)
-            if way.can_be_label and (passes := names.labelled(way.name, short=True)) is not None:
-                return self._passes(way, passes, names)
+            if way.can_be_label and (layer := names.table.labelled(way.name, short=True)) is not None:
+                return self._passes(way, layer.passes, names)
         for way in ways:
             end = end_of(way.name) if way.can_be_label else None
             ends = names.ends(end[0]) if end is not None else []
@@ -492,15 +460,15 @@ class Text(Key):
         """True if a reading of the text is a known name, even of a module that did not run."""
         return any(
             names.addresses.find(way.name) is not None
-            or (way.can_be_label and any(names.labelled(way.name, short=short) is not None for short in (False, True)))
+            or (way.can_be_label and any(names.table.labelled(way.name, short=short) is not None for short in (False, True)))
             for way in readings(self.text)
         )
 
     def short_label(self, names: Names) -> Sequence[int] | None:
         """The passes of the layer with this short label, even if a module has this address, too."""
         for way in readings(self.text):
-            if way.can_be_label and (passes := names.labelled(way.name, short=True)) is not None:
-                return passes if way.turn is None else passes[way.turn - 1 : way.turn]
+            if way.can_be_label and (layer := names.table.labelled(way.name, short=True)) is not None:
+                return layer.passes if way.turn is None else layer.passes[way.turn - 1 : way.turn]
         return None
 
     @property
@@ -567,11 +535,11 @@ class Text(Key):
     def _passes(self, way: Reading, passes: Sequence[int], names: Names) -> Meaning:
         if way.turn is not None:
             if not 1 <= way.turn <= len(passes):
-                label, count = split_turn(names.label_of(passes[0]))[0], len(passes)
+                label, count = split_turn(names.table.label_of(passes[0]))[0], len(passes)
                 said = f"{count} pass" + ("es" if count > 1 else "")
                 raise LayerNotFound(f"{label} has {said}, so there is no {self.text!r}.")
             passes = [passes[way.turn - 1]]
-        return Meaning(Labelled(passes, names), False)
+        return Meaning(Labelled(passes, names.table), False)
 
     def _tensors(self, way: Reading, address: str, names: Names) -> list[Match]:
         """The tensors that calls of one module returned or received."""
@@ -601,9 +569,9 @@ class Text(Key):
             matches = of_calls(calls, names, way.part, way.is_input)
             if not addresses and way.can_be_label:
                 pattern = glob_pattern(way.name)
-                fitting = [passes for label, passes in names.labels() if pattern.fullmatch(label)]
+                fitting = [layer.passes for layer in names.table.layers if pattern.fullmatch(names.table.label(layer))]
                 turned = [passes if way.turn is None else passes[way.turn - 1 : way.turn] for passes in fitting]
-                matches = list(Labelled(chain.from_iterable(turned), names))
+                matches = list(Labelled(chain.from_iterable(turned), names.table))
             if matches:
                 return Meaning(sorted(once(matches), key=lambda match: match.number))
             if addresses:
@@ -732,14 +700,13 @@ class Position(Key):
         return str(self.position)
 
     def meaning(self, names: Names) -> Meaning:
-        count = len(names)
+        count = len(names.table)
         if not -count <= self.position < count:
             raise LayerNotFound(
                 f"there is no layer {self.position}: this history has {count} layers, 0 to {count - 1} "
                 f"(or -{count} to -1 from the end)."
             )
-        at = self.position % count
-        return Meaning(Labelled(chain.from_iterable(names.layers(slice(at, at + 1))), names), False)
+        return Meaning(Labelled(names.table.layer(self.position % count).passes, names.table), False)
 
     def add_to(self, candidates: Candidates) -> None:
         if self.position >= 0:
@@ -759,10 +726,10 @@ class Range(Key):
 
     def meaning(self, names: Names) -> Meaning:
         try:
-            layers = list(names.layers(self.which))
+            layers = [names.table.layer(number) for number in range(len(names.table))[self.which]]
         except (TypeError, ValueError) as error:
             raise InvalidArgument(f"{self.which} is no slice of positions: {error}.") from None
-        return Meaning(Labelled(chain.from_iterable(layers), names))
+        return Meaning(Labelled([number for layer in layers for number in layer.passes], names.table))
 
 
 @dataclass(frozen=True, slots=True)
@@ -811,7 +778,7 @@ class OfFunction(Key):
         numbers = names.of_function(self.function)
         if not numbers:
             raise LayerNotFound(names.not_found(str(self)))
-        return Meaning(Labelled(numbers, names))
+        return Meaning(Labelled(numbers, names.table))
 
     def add_to(self, candidates: Candidates) -> None:
         candidates.types.add(layer_type_of(self.function))
@@ -827,7 +794,7 @@ class Where(Key):
         return f"the function {getattr(self.predicate, '__name__', self.predicate)}"
 
     def meaning(self, names: Names) -> Meaning:
-        return Meaning(Labelled([number for number, one in names.operations() if self.predicate(one)], names))
+        return Meaning(Labelled([number for number, one in names.operations() if self.predicate(one)], names.table))
 
     def add_to(self, candidates: Candidates) -> None:
         candidates.predicates.append(self.predicate)
@@ -963,7 +930,7 @@ class Lookup:
         fitting = [layer for layer in self._table.layers if text and text in self._table.label(layer)]
         if not fitting and text:
             calls = [call for address in names.addresses.classes if text in address for call in names.calls(address)]
-            numbers = (number for call in calls for number in call.outputs[:1] if names.shows(number))
+            numbers = (number for call in calls for number in call.outputs[:1] if names.table.shows(number))
             fitting = list(self._table.by_layer(numbers))
         if len(fitting) > 1:
             raise AmbiguousKey(f"{text!r} fits {len(fitting)} layers: {self._list(fitting)}. Use one of these labels.")

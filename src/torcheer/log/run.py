@@ -448,9 +448,7 @@ class LayerTable:
         self._of_type: dict[str, list[int]] = {}  # the layers of each type
         self._passes: dict[int, list[int]] = {}  # the passes of each layer with more than one pass
         self._later_passes: dict[int, int] = {}  # the pass number of each operation that is not the first pass
-        self._in_other_form: tuple[int, dict[str, LayerEntry]] | None = (
-            None  # cache of `_by_label`, and its number of operations
-        )
+        self._in_other_form: tuple[int, dict[str, LayerEntry]] | None = None  # number of operations, and what `_by_label` made
 
     def __len__(self) -> int:
         """The number of layers."""

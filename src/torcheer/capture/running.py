@@ -148,10 +148,16 @@ class Keyed(Selection):
         return any(self.answers.ask(predicate, record.number) for predicate in found.predicates)
 
     def entering(self, call: ModuleCall) -> bool:
-        return self._found is not None and self._found.has_module(self._log.registered[call.address], is_input=True)
+        return self._is_candidate(call, is_input=True)
 
     def leaving(self, call: ModuleCall) -> bool:
-        return self._found is not None and self._found.has_module(self._log.registered[call.address], is_input=False)
+        return self._is_candidate(call, is_input=False)
+
+    def _is_candidate(self, call: ModuleCall, *, is_input: bool) -> bool:
+        found = self._found
+        return (
+            found is not None and found.has_modules and found.has_module(self._log.registered[call.address], is_input=is_input)
+        )
 
 
 class Numbering:
@@ -248,7 +254,7 @@ def run_model(
                 if not had_compiler and is_of_compiler(error):
                     put_on(error, _COMPILER_CAME)
                 raise
-    if is_retried:  # the compiler is known now, and is told to stay out
+    if is_retried:  # the compiler is loaded now, so `run_uncompiled` can switch it off
         run.begin_again()
         return run_model(run, model, arguments, random_seed, random_state, backs_up_everything=backs_up_everything, call=call)
     finish(run, session)
@@ -281,7 +287,7 @@ def finish(run: LoggedRun, session: Session) -> None:
 
 
 def _unseen_writes(run: LoggedRun, session: Session) -> str:
-    """A sentence on tensors that unwatched code wrote to. It is noted and warned of where `restorer` did not do so already."""
+    """A sentence about tensors that unwatched code wrote to, or an empty text. Notes and warns, unless `restorer` did."""
     log, restorer = run.log, session.recorder.restorer
     overwritten = [number for number in sorted(log.overwritten()) if log.versions[number] != LOST]
     names = [run.index.label(number) for number in overwritten if run.index.table.shows(number)]

@@ -55,7 +55,7 @@ Shape = tuple[int, ...]
 class ModuleInput:
     """A tensor that code outside all modules gave to a module."""
 
-    label: str  # as a history has it, with the pass: `input_1_0:1`; where there is none, a number
+    label: str  # its label in a history, with the pass (`input_1_0:1`); without a history, a number
     shape: Shape
     dtype: torch.dtype
     bytes: int
@@ -69,12 +69,12 @@ class ModuleBackward:
     ended: int
     grad_output_shapes: list[Shape] = field(default_factory=list)  # gradients of what the module returned
     grad_input_shapes: list[Shape] = field(default_factory=list)  # gradients of what it was given
-    bytes: int = 0  # of those
-    device_seconds: float | None = None  # where a GPU timed the work
+    bytes: int = 0  # of the gradients of what it was given
+    device_seconds: float | None = None  # None if no GPU timed the work
 
     @property
     def time_elapsed(self) -> float:
-        """Seconds, by the clock of the GPU where the work was timed there."""
+        """Seconds, measured by the GPU if `device_seconds` is known."""
         return self.device_seconds if self.device_seconds is not None else (self.ended - self.started) / 1e9
 
 
@@ -91,11 +91,11 @@ class ModulePass:
     output_shapes: list[Shape] = field(default_factory=list)
     bytes: int = 0  # of what it returned
     started: int = 0
-    ended: int = 0  # not after `started` where it did not return
-    device_seconds: float | None = None  # where a GPU timed the work
+    ended: int = 0  # at most `started` if the call did not return
+    device_seconds: float | None = None  # None if no GPU timed the work
     has_inner: bool = False  # whether it called other modules
-    # The calls and inputs whose tensors it was given, directly or through operations between modules, with the shapes it read.
-    # For a call around others: those from which its own code made the result.
+    # The calls and inputs whose tensors this call received, directly or through operations between modules, with their shapes.
+    # For a call with inner calls: the calls and inputs from which its own code computed the result.
     sources: dict[ModulePass | ModuleInput, Shape | None] = field(default_factory=dict)
     params: list[Param] = field(default_factory=list)  # the module's own
     backward: dict[int, ModuleBackward] = field(default_factory=dict)  # by the number of the backward pass in this run, from 1
@@ -107,7 +107,7 @@ class ModulePass:
 
     @property
     def time_elapsed(self) -> float:
-        """Seconds from entry to exit, by the clock of the GPU where the work was timed there; 0 where it did not return."""
+        """Seconds from entry to exit, measured by the GPU if `device_seconds` is known; 0 if the call did not return."""
         return self.device_seconds if self.device_seconds is not None else max(0, self.ended - self.started) / 1e9
 
     def __repr__(self) -> str:
@@ -118,7 +118,7 @@ class ModulePass:
 class ModuleCalls(Sequence[ModulePass]):
     """The module calls of a run, in the order they began.
 
-    `inputs` are the tensors that came from outside; `started` and `ended` are when the run did, in nanoseconds.
+    `inputs` are the tensors from outside all modules; `started` and `ended` are the times of the run, in nanoseconds.
     """
 
     def __init__(self, calls: list[ModulePass], inputs: list[ModuleInput], settle: Callable[[], object] | None = None) -> None:
@@ -126,7 +126,7 @@ class ModuleCalls(Sequence[ModulePass]):
         self.started = self.ended = 0
         self.is_running = False
         self._calls = calls
-        self._settle = settle  # computes what is known only at the end, when first asked
+        self._settle = settle  # computes what is known only at the end; called when the calls are first read
 
     @cached_property
     def _settled(self) -> list[ModulePass]:
@@ -166,10 +166,10 @@ class Ownership:
 
     def __init__(self, hook: Callable[[Node, ModulePass], None], first: int) -> None:
         self._hook = hook
-        # By the id of a tensor: what it is from, and how often it had been written to then.
+        # By id of a tensor: the tensor, its source, and its version when it was claimed.
         self._made: dict[int, tuple[weakref.ref[Tensor], Source, int]] = {}
-        self._owners: list[ModulePass | None] = []  # of autograd's nodes, by number from `_first`
-        self._behind: dict[int, Sources] = {}  # by number: what was found there
+        self._owners: list[ModulePass | None] = []  # by the number of a node minus `_first`: the call that made the node
+        self._behind: dict[int, Sources] = {}  # by the number of a node: what `_walk` found
         self._first = first  # the number of the first node that a call may own
 
     def clear(self) -> None:
@@ -371,7 +371,7 @@ class _Watcher(Managed[ModuleCalls]):
             container.clear()
 
     def _settle(self) -> None:
-        """Work out what can be told only at the end: the backward passes of modules around others, and the device's times."""
+        """Compute what is known only at the end: backward passes of modules with inner calls, and times of the device."""
         if self._cuda:
             torch.cuda.synchronize()
         params: dict[str, list[Param]] = {}
@@ -394,7 +394,7 @@ class _Watcher(Managed[ModuleCalls]):
         self._events.clear()
 
     def _widen(self, one: ModulePass) -> None:
-        """The backward pass of a module begins with the first of those inside it and ends with the last."""
+        """Extend the backward passes of the call around `one`: each lasts from the first to the last inside it."""
         if one.outer is None:
             return
         for turn, inner in one.backward.items():
@@ -479,7 +479,7 @@ class _Watcher(Managed[ModuleCalls]):
                 self._unexplained.append((weakref.ref(base), running.entering, shape))
 
     def _explain(self) -> None:
-        """The outermost call's named arguments are known only now; inner calls may have been given them."""
+        """The outermost call ends, so its keyword arguments are known: find those that inner calls received."""
         for reference, entering, shape in self._unexplained:
             tensor = reference()
             known = self._ownership.known(tensor) if tensor is not None else None
@@ -518,7 +518,7 @@ class _Watcher(Managed[ModuleCalls]):
     # Backward -----------------------------------------------------------------------------------------------------
 
     def _follow(self, one: ModulePass, first: int, end: int, results: list[Node], given: Any) -> None:
-        """Hook where gradients leave a layer: its own last nodes or, when it made very many, those of what it was given."""
+        """Hook the nodes where gradients leave a layer: its last nodes or, if it made many nodes, those of its arguments."""
         if end - first == 1:
             results[0].register_hook(partial(self._backward_ends, one))
             return
@@ -534,7 +534,7 @@ class _Watcher(Managed[ModuleCalls]):
             node.register_hook(hook)
 
     def _hook(self, node: Node, one: ModulePass) -> None:
-        """A node that belongs to a module around others."""
+        """Hook a node that the own code of a call with inner calls made."""
         node.register_hook(partial(self._backward_ends, one))
 
     def _backward_begins(self, one: ModulePass, gradients: object) -> None:
@@ -542,7 +542,7 @@ class _Watcher(Managed[ModuleCalls]):
             self._passed(one)
 
     def _backward_ended(self, one: ModulePass, gradients: object) -> None:
-        if self._turn() in one.backward:  # it may be reached by another way only
+        if self._turn() in one.backward:  # else the gradient did not come through this layer
             self._backward_ends(one)
 
     def _backward_ends(self, one: ModulePass, *gradients: object) -> None:
@@ -557,7 +557,7 @@ class _Watcher(Managed[ModuleCalls]):
             events[1].record()
 
     def _turn(self) -> int:
-        """Which backward pass of this run it is, from 1."""
+        """The number of the running backward pass among those of this run, from 1."""
         return self._turns.setdefault(current_graph_task(), len(self._turns) + 1)
 
     def _passed(self, one: ModulePass) -> ModuleBackward:
@@ -633,7 +633,7 @@ class _Logged:
         return one
 
     def _find_sources(self, call: ModuleCall) -> None:
-        """What each layer was given by other layers, directly or through operations between them."""
+        """Find the calls and inputs whose tensors a call received, directly or through operations between modules."""
         one = self._passes[call.number]
         numbers: Iterable[int] = call.inputs
         if one.has_inner:  # of a call around others only the results that its own code made count
@@ -645,7 +645,7 @@ class _Logged:
                     one.sources.setdefault(source, shape)
 
     def _sources(self, number: int, reader: ModuleCall) -> dict[ModulePass | ModuleInput, None]:
-        """What the tensor `number` comes from, as seen from a module call that reads or returns it."""
+        """The calls and inputs that tensor `number` was computed from, except `reader` and the calls around it."""
         found: dict[ModulePass | ModuleInput, None] = {}
         seen: set[int] = set()
         waiting = [number]
@@ -684,7 +684,7 @@ class _Logged:
         operations = self._log.operations
         for call in self._log.modules:
             passed = self._passes[call.number].backward.get(number)
-            if passed is not None:  # gradients come in where its results have some, and leave where its inputs have
+            if passed is not None:  # results and inputs that have a gradient
                 passed.grad_output_shapes = [operations[n].shape for n in dict.fromkeys(call.outputs) if n in reached]
                 made = [operations[n] for n in dict.fromkeys(call.inputs) if n >= 0 and n in reached]
                 passed.grad_input_shapes = [one.shape for one in made]

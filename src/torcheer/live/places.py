@@ -300,9 +300,9 @@ class Act(ABC):
         """A call of the model begins."""
 
     def placed(self, spot: Spot, tensor: Tensor, part: int, is_other: Tensor | bool) -> None:  # noqa: B027 - for acts that change
-        """The model goes on with `tensor`, number `part` of the tensors that a module returned or was given.
+        """The model continues with `tensor`, number `part` of the tensors that a module returned or received.
 
-        `is_other`: whether its values are others than those that were there; a tensor where a device has not told yet.
+        `is_other`: True if it differs from the value that was there; a tensor if a device has not finished comparing.
         """
 
 
@@ -312,14 +312,14 @@ class Spot:
 
     place: Place
     act: Act
-    rank: float = 0  # how many places its key means: of two changes of one value, that of the lower rank counts
+    rank: float = 0  # the number of places that its key means; of two changes of one value, the lower rank wins
     module: Module | None = None
     reached: int = 0  # over the whole block
     here: int = 0  # in this call of the model
-    made: int = 0  # how often the model went on with what the act gave, over the whole block
-    changed: int | Tensor = 0  # in how many of these with other values
-    is_alone: bool = False  # whether it was reached last where its module was called by itself, not by the model
-    is_outranked: bool = False  # another change was made in its place
+    made: int = 0  # how often the model continued with the result of the act, over the whole block
+    changed: int | Tensor = 0  # how often this result differed from the value before
+    is_alone: bool = False  # True if it was last reached in a call of its module that the model did not make
+    is_outranked: bool = False  # True if another key's change was made instead
 
 
 def counting(spots: list[Spot]) -> list[Spot]:

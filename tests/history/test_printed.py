@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import torcheer as tl
 from models import made_of, made_with
 from torcheer._torch.memory import FREED
-from torcheer.history.attributes import agreed
+from torcheer.history.layer import agreed
 from torcheer.log.records import UNSAVED
 
 

@@ -17,6 +17,7 @@ from torch import nn
 import torcheer
 from models import Stateful, made_of, unchanged
 from torcheer._torch.internals import function_modes
+from torcheer.errors import LayerNotFound
 from torcheer.live.places import Stopped
 from torcheer.live.reading import Take
 from torcheer.live.watch import WatchedKeys
@@ -76,6 +77,22 @@ def test_an_address_needs_no_history(net, x, key):
     found = values[key] if isinstance(values[key], list) else [values[key]]
     assert len(found) == len(seen[key])
     assert all(torch.equal(one, other) for one, other in zip(found, seen[key], strict=True))
+
+
+@pytest.mark.parametrize("key", ["second.*", "**.0", "*.1", "second.0", nn.Linear, "missing.*"])
+def test_a_key_means_the_same_modules_with_and_without_a_history(key):
+    shared = nn.Linear(2, 2)
+    model = nn.Sequential(OrderedDict(first=nn.Sequential(shared, nn.ReLU()), second=nn.Sequential(shared, nn.Tanh())))
+    history = torcheer.log_forward_pass(model, torch.rand(1, 2))
+    found = []
+    for like in (None, history):
+        try:
+            watched = WatchedKeys(model, [(key, Take())], like)
+            found.append({spot.place.module for spot in watched.spots[0][1]})
+        except LayerNotFound:
+            found.append(None)
+    assert found[0] == found[1]
+    assert (found[0] is None) == (key == "missing.*")
 
 
 def test_globs_classes_calls_and_inputs_need_no_history(net, x):

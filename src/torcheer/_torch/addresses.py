@@ -56,14 +56,16 @@ def addressed(
     """Yield (address, module) for every module in `root` whose id is not `known`, in registration order. A wrapper's address
     is None.
 
-    The caller must add each module to `known` before it asks for the next. `met_again` gets the modules already in `known`.
+    The caller must add each module to `known` before it asks for the next. `met_again` gets every module in one that is in
+    `known`, itself included, with the address it has there.
     """
     waiting = [(prefix, root)]
     while waiting:
         address, module = waiting.pop()
         if id(module) in known:
             if met_again is not None:
-                met_again(module, address)
+                for name, inner in module.named_modules():
+                    met_again(inner, ".".join(part for part in (address, name) if part))
             continue
         inner = wrapped_module(module) if type(module).__name__ in WRAPPED_AS else None
         if inner is not None:

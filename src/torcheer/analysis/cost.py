@@ -15,10 +15,9 @@ from typing import Any
 from .._torch.functions.facts import Origin, is_view
 from .._torch.functions.flops import NOTHING, Formula, Work
 from ..errors import SeveralPasses
-from ..log.index import Index
-from ..log.lookup import Lookup
+from ..log.keys import Lookup
 from ..log.records import MODULE, BackwardRecord, NodeRecord, number_of
-from ..log.run import HoldsRun, run_of
+from ..log.run import HoldsRun, Index, run_of
 from .calls import FactsOf, TorchCall, calls_of
 from .memory import Storages
 

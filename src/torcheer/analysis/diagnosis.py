@@ -22,10 +22,9 @@ from .._torch.internals import DisableTorchFunction
 from .._torch.measure import dense, norm, real
 from .._torch.source_code import SourceLine
 from ..errors import TorcheerError
-from ..log.index import Index
 from ..log.operation import OperationFacts
 from ..log.records import UNSAVED, OperationRecord
-from ..log.run import LoggedRun
+from ..log.run import Index, LoggedRun
 from ..log.templates import fill_call
 
 Severity = Literal["error", "warning", "note"]

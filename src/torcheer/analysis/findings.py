@@ -16,13 +16,12 @@ from torch import Tensor
 
 from .._text import few, human_size, plural
 from .._torch.functions import groups
-from .._torch.functions.facts import Origin, is_elementwise, is_random, makes_constants
+from .._torch.functions.facts import Origin
 from .._torch.internals import DisableTorchFunction
 from .._torch.measure import dense
 from .._torch.shapes import elements_of
-from ..log.index import named_once
 from ..log.records import ModuleCall, OperationRecord
-from ..log.run import LoggedRun
+from ..log.run import LoggedRun, named_once
 from .diagnosis import Checkup, Diagnosis, Finding, Reading, Severity, amount
 from .nonfinite import find_near_overflow, find_nonfinite, find_nonfinite_gradients, function_words
 
@@ -386,7 +385,7 @@ def _is_reduced(checkup: Checkup, number: int) -> bool:
             record = checkup.record(child)
             if elements_of(record.shape) == 1 and checkup.name(child) in groups.REDUCTIONS:
                 continue
-            if not is_elementwise(checkup.name(child)) or checkup.index.children.get(child) is None:
+            if not checkup.record(child).function.is_elementwise or checkup.index.children.get(child) is None:
                 return False
             waiting.append(child)
     return bool(seen)
@@ -633,7 +632,7 @@ def find_repeated_work(checkup: Checkup) -> Iterator[Finding]:
         record, name = checkup.record(number), checkup.name(number)
         if record.origin is not Origin.OPERATION or record.details.mutated or not record.parents or record.details.held:
             continue
-        if is_random(name) or makes_constants(name) or record.function.func is None or record.details.call not in (-1, number):
+        if record.function.is_random or record.function.func is None or record.details.call not in (-1, number):
             continue
         size = sum(elements_of(checkup.record(parent).shape) for parent in record.parents if parent >= 0)
         if size < _MUCH_WORK or name not in groups.CONVOLUTIONS | groups.LINEAR | groups.ATTENTION | groups.NORMALISATIONS:

@@ -24,9 +24,8 @@ from .._torch.functions.facts import Origin
 from .._torch.functions.saved_for_backward import Saved, saved_by
 from .._torch.internals import DisableTorchFunction, storage_address
 from .._torch.shapes import contiguous_strides
-from ..log.index import Index
 from ..log.records import NAMES, NODE, TEMPLATE, Log
-from ..log.run import HoldsRun, run_of
+from ..log.run import HoldsRun, Index, run_of
 from ..log.templates import fill_call
 from .calls import FactsOf, TorchCall, calls_of
 

@@ -21,7 +21,7 @@ from .._torch.functions import groups
 from .._torch.functions.facts import Origin
 from .._torch.internals import DisableTorchFunction
 from .._torch.measure import dense, real
-from ..log.index import Index
+from ..log.run import Index
 from .diagnosis import Checkup, Finding, Reading, Severity, amount, read
 
 _MOST_SEARCHED = 1 << 30  # bytes of kept tensors that a printed history searches

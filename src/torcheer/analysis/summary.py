@@ -12,9 +12,8 @@ from .._text import Column, ShownTable, Table, describe_shapes, human_size, huma
 from .._torch.functions.facts import Origin
 from .._torch.inputs import is_whole
 from ..errors import InvalidArgument
-from ..log.index import Index
 from ..log.param import Param, not_counted, own_params
-from ..log.run import HoldsRun, run_of
+from ..log.run import HoldsRun, Index, run_of
 from .calls import FactsOf, calls_of
 from .cost import Cost, Expense, sum_of
 from .memory import Storages

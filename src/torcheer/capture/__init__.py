@@ -3,9 +3,11 @@
 from .fused import FUSING as FUSING
 from .fused import decision_of as decision_of
 from .fused import named_arguments as named_arguments
+from .gradients import device_event as device_event
 from .identity import has_bytes as has_bytes
 from .keeper import Keeper as Keeper
 from .keeper import Policy as Policy
+from .keeper import Selection as Selection
 from .keeper import Sink as Sink
 from .keeper import taking as taking
 from .refusals import refuse_inside_compiled_code as refuse_inside_compiled_code

@@ -175,7 +175,7 @@ def decision_of(cls: type) -> Decides | None:
             if code is known.forward.__code__:
                 return partial(_decide, names, decides)
             if code is not None and "forward" in code.co_names:  # an overridden forward that calls the original
-                return partial(_decide, (), _in_any_case)
+                return lambda module, given: True
     return None
 
 
@@ -210,10 +210,6 @@ def _is_ordinary(tensor: Tensor) -> bool:
 def _decide(names: tuple[str, ...], decides: Decides, module: Any, given: Given) -> bool:
     by_name = {names[key] if isinstance(key, int) and key < len(names) else key: value for key, value in given.items()}
     return decides(module, by_name)
-
-
-def _in_any_case(module: Any, given: Given) -> bool:
-    return True
 
 
 def _encoder(module: Any, given: Given) -> bool:

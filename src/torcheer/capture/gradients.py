@@ -55,12 +55,9 @@ class DeviceTimer:
     def __init__(self) -> None:
         self._marks: list[tuple[int, int, Any, Any]] = []
 
-    def mark(self) -> Any:
-        return device_event()
-
     def note(self, first: int, end: int, before: Any) -> None:
         """Record that operations `first <= n < end` ran since the event `before`."""
-        self._marks.append((first, end, before, self.mark()))
+        self._marks.append((first, end, before, device_event()))
 
     def settle(self, log: Log) -> None:
         """Write the times into the log."""
@@ -189,9 +186,7 @@ class Following:
     def follow(
         self, node: Node, operation: int, role: str, leaf_of: LeafOf | None, goes_on: Callable[[Node], bool] | None = None
     ) -> Watched:
-        """Hook a node and the unhooked nodes reached from it through nodes that `goes_on` accepts, as parts of one
-        operation.
-        """
+        """Hook a node of an operation, and the unhooked nodes reached from it through nodes that `goes_on` accepts."""
         first = self._hook(node, operation, role, leaf_of)
         waiting = [(node, first)]
         while waiting:
@@ -238,18 +233,14 @@ class GradientWatcher:
         self._leaves: dict[int, weakref.ref[Tensor]] = {}  # the tensors whose gradients belong to inputs
 
     def keep_left_behind(self, restorer: StateRestorer, before: RandomState) -> None:
-        """Called when the pass is over and about to be undone: remember what it changed. `before` is the random state at its
-        start.
-        """
+        """Called before the pass is undone: remember what it changed. `before` is the random state at its start."""
         left = self._backward.left_behind = restorer.left_behind(before)
         if left is not None:
             self._following.keep(left, self.outputs)
         self.outputs = []
 
     def note(self, number: int, tensor: Tensor, *, is_given: bool = False) -> None:
-        """Hook the node of `tensor`, the result of operation `number` or (`is_given`) an input, whose graph was not
-        recorded.
-        """
+        """Hook the node of `tensor`, the result of an operation or (`is_given`) an input, whose graph was not recorded."""
         while is_functorch_wrapped(tensor):  # each transform has its own graph
             self._tie(number, tensor, is_given)
             tensor = functorch_unwrapped(tensor)
@@ -267,9 +258,10 @@ class GradientWatcher:
         self._tied.add(number)
         base = base_of(tensor)
         if base is not None:
-            self._explain(number, base)  # a write through a view gives its base a new node
+            self.follow(number, base)  # a write through a view gives its base a new node
 
-    def _explain(self, number: int, tensor: Tensor) -> None:
+    def follow(self, number: int, tensor: Tensor) -> None:
+        """Hook the node of `tensor`, if it is not hooked, as a part of operation `number`."""
         node = self._node(tensor)
         if node is not None and self._following.known(node) is None:
             self._following.follow(node, number, "inside", self._leaf)
@@ -280,19 +272,13 @@ class GradientWatcher:
         watched = self._following.known(node) if node is not None else None
         return tensor.is_leaf or (watched is not None and watched.is_given)
 
-    def note_handed(self, number: int, tensor: Tensor) -> None:
-        """Hook the node of `tensor`, the view or copy of an output that the user gets: gradients arrive through it."""
-        self._explain(number, tensor)
-
     def meet(self, numbers: Iterable[int], tensors: Iterable[Tensor]) -> None:
-        """Called when tensors of these operations are used as arguments: an unwatched custom autograd function may have
-        given them new nodes.
-        """
+        """Arguments are about to be used: hook nodes that an unwatched custom autograd function gave them."""
         for number, tensor in zip(numbers, tensors, strict=True):
             if not tensor.requires_grad or number < 0:
                 continue
             if number in self._tied:
-                self._explain(number, tensor)
+                self.follow(number, tensor)
             else:
                 self._tie(number, tensor)
 

@@ -187,9 +187,7 @@ class SharedMemory:
         self._lent.setdefault(storage, []).append(lent)
 
     def _await_memory(self, tensor: Tensor, way: str, site: int) -> None:
-        """Called for a tensor with an empty storage (FSDP): values that appear when it is allocated come from no recorded
-        write.
-        """
+        """Watch a tensor without memory (FSDP): values that it has when memory is allocated come from no recorded write."""
         self._recorder.ref(tensor)  # give it a record before it has memory, so that nothing is restored
         storage = self._table.storage_of(tensor)
         if storage is not None and storage not in self._lent:
@@ -515,9 +513,7 @@ class Explainer:
         return {self._table.storage_of(part) for part in memory_of(unwrap(tensor))}
 
     def _inside_state(self, tensor: Tensor, storage: int | None) -> Entry | None:
-        """The record of a tensor inside a wrapped parameter (the integers of a quantised weight); it depends on the
-        parameter.
-        """
+        """The record of a tensor inside a wrapped parameter (integers of a quantised weight), whose parent is the parameter."""
         if storage is None or (around := self._wrapped_states().get(storage)) is None:
             return None
         state = self._table.find(around) or self._recorder.state(around)

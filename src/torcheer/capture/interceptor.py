@@ -48,7 +48,7 @@ from .._torch.thread_state import autocast_state
 from ..log.records import LOST, UNSAVED, Composite, Details, Failure, Held, Log, PythonReadRecord, facts_of
 from ..log.templates import template
 from .fused import NOTE
-from .gradients import DeviceTimer
+from .gradients import DeviceTimer, device_event
 from .recorder import Recorder
 
 
@@ -686,7 +686,7 @@ class Interceptor(TorchFunctionMode):
             outline, names, parents, tensors, details, written = self._arguments.read(function, func, args, kwargs)
         first = len(self._rows)
         draws = self._draws.begins(function, args, kwargs)
-        mark = self.timer.mark() if self.timer is not None else None
+        mark = device_event() if self.timer is not None else None
         started = now()
         try:
             result = func(*args, **kwargs)

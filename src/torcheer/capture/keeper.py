@@ -23,20 +23,24 @@ from ..errors import TorcheerError
 from ..log.records import LOST, OVERWRITTEN, Held, Log, ModuleCall, OperationRecord
 
 
-class Selection(Protocol):
-    """Decides which operations to keep. Its implementations know labels; see `history/keeping`."""
+class Selection:
+    """Decides which operations to keep. This one keeps none; `running.py` has those that keep what keys mean."""
 
     def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
         """True if the operation about to run is kept; None if that is known only after it ran."""
+        return False
 
     def after(self, record: OperationRecord) -> bool:
         """True if an operation that ran is kept."""
+        return False
 
     def entering(self, call: ModuleCall) -> bool:
         """True if the inputs of this module call are kept."""
+        return False
 
     def leaving(self, call: ModuleCall) -> bool:
         """True if the outputs of this module call are kept."""
+        return False
 
 
 # Returns what is kept in place of a tensor: a tensor on another device, a number, a position in a file.
@@ -264,50 +268,50 @@ class Keeper:
         holders = self._by_storage.pop(storage, None)
         if holders is None:
             return
-        log = self.log
-        values = [log.values[h] if isinstance(h, int) else h.value for h in holders]
-        kept = {id(value): value for value in values if isinstance(value, Tensor)}  # several holders may share a tensor
+        held = list(map(self._held_by, holders))
+        kept = {id(value): value for value, _ in held if isinstance(value, Tensor)}  # several holders may share a tensor
         readable = {key: value for key, value in kept.items() if has_memory(value)}
         copied = _copied_together(list(readable.values()))
         copies = {key: copied(value) if key in readable else None for key, value in kept.items()}
-        for holder, value in zip(holders, values, strict=True):
+        for holder, (value, known) in zip(holders, held, strict=True):
             if id(value) not in copies:
                 continue
-            if id(value) not in readable:
-                if isinstance(holder, int):
-                    log.mark_freed(holder)
-                else:
-                    holder.value, holder.version = FREED, -1
-                continue
-            known = log.versions[holder] if isinstance(holder, int) else holder.version
-            if known >= 0 and version_of(value) != known:  # an unwatched write came before
-                if isinstance(holder, int):
-                    log.versions[holder] = OVERWRITTEN
-                else:
-                    holder.version = OVERWRITTEN
-                continue
-            fresh = copies[id(value)]
-            version = version_of(fresh) if fresh is not None else LOST  # a class that cannot be copied
-            fresh = value if fresh is None else fresh
-            if isinstance(holder, int):
-                log.values[holder], log.versions[holder] = fresh, version
-            else:
-                holder.value, holder.version = fresh, version
+            if id(value) not in readable and isinstance(holder, int):
+                self.log.mark_freed(holder)
+            elif id(value) not in readable:
+                self._hold(holder, FREED, -1)
+            elif known >= 0 and version_of(value) != known:  # an unwatched write came before
+                self._hold(holder, value, OVERWRITTEN)
+            elif (fresh := copies[id(value)]) is not None:
+                self._hold(holder, fresh, version_of(fresh))
+            else:  # a class that cannot be copied
+                self._hold(holder, value, LOST)
+
+    def _held_by(self, holder: Holder) -> tuple[Any, int]:
+        """The value that a holder holds, and its version when it was kept."""
+        if isinstance(holder, int):
+            return self.log.values[holder], self.log.versions[holder]
+        return holder.value, holder.version
+
+    def _hold(self, holder: Holder, value: Any, version: int) -> None:
+        if isinstance(holder, int):
+            self.log.values[holder], self.log.versions[holder] = value, version
+        else:
+            holder.value, holder.version = value, version
 
     def intact(self) -> list[Holder]:
         """The operations and held arguments whose tensors no unwatched code wrote to."""
         log = self.log
-        kept: list[tuple[Holder, Any, int]] = list(zip(range(len(log.rows)), log.values, log.versions, strict=True))
-        kept += [(one, one.value, one.version) for details in log.details.values() for one in (details.held or {}).values()]
+        holders: list[Holder] = [*range(len(log.rows))]
+        holders += [one for details in log.details.values() for one in (details.held or {}).values()]
+        kept = [(holder, *self._held_by(holder)) for holder in holders]
         return [holder for holder, value, known in kept if known >= 0 and version_of(value) == known]
 
     def count_again(self, intact: list[Holder]) -> None:
         """Update the version counts of tensors that nobody wrote to: torch now counts other writes to them."""
         for holder in intact:
-            if isinstance(holder, int):
-                self.log.versions[holder] = version_of(self.log.values[holder])
-            else:
-                holder.version = version_of(holder.value)
+            value, _ = self._held_by(holder)
+            self._hold(holder, value, version_of(value))
 
     def lose(self, storage: int) -> None:
         """Mark tensors kept in this storage as lost: unwatched code may have written to it."""
@@ -315,10 +319,7 @@ class Keeper:
             self._sink.overwritten(storage)
         self._index_new_operations()
         for holder in self._by_storage.pop(storage, ()):
-            if isinstance(holder, int):
-                self.log.versions[holder] = LOST
-            else:
-                holder.version = LOST
+            self._hold(holder, self._held_by(holder)[0], LOST)
 
     def settle(self, living: set[int]) -> None:
         """Called when the pass is over: copy tensors in storages that stay in use."""
@@ -335,8 +336,7 @@ class Keeper:
 
 
 def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor | None]:
-    """A function that copies tensors of one storage. It copies their common memory once if that is smaller than separate
-    copies.
+    """A function that copies tensors of one storage: all their memory at once, if that is smaller than separate copies.
 
     Copies of overlapping tensors then overlap, too.
     """

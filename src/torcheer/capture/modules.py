@@ -91,13 +91,11 @@ class ModuleWatcher:
         self._known += new
         return new
 
-    def _note_other_address(self, module: Module, address: str) -> None:
-        """A registered module has a second address: add it to the module and to the modules inside."""
-        for name, inner in module.named_modules():
-            known = self._registered.get(id(inner))
-            other = ".".join(part for part in (address, name) if part)
-            if known is not None and known.address != other and other not in known.other_addresses:
-                known.other_addresses += (other,)
+    def _note_other_address(self, module: Module, other: str) -> None:
+        """A registered module has another address, too."""
+        known = self._registered.get(id(module))
+        if known is not None and known.address != other and other not in known.other_addresses:
+            known.other_addresses += (other,)
 
     @cleaning
     def watching(self) -> Iterator[None]:
@@ -185,9 +183,7 @@ class ModuleWatcher:
             call.outputs = tuple(tensors)
 
     def _note_other_thread(self, module: Module) -> None:
-        """A module runs on another thread: report it if it is part of this model, a replica, or on a thread started by this
-        pass.
-        """
+        """Report a module on another thread: one of this model, a replica, or one on a thread that this pass started."""
         here = self._registered.get(id(module))
         is_ours = id(module) in self._registered or is_replica(module)
         if is_ours or self.recorder.unseen.is_new(current_thread()):

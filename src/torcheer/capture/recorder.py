@@ -318,7 +318,7 @@ class Recorder:
         if self.gradients is not None:
             log.values[number] = handed = self._apart(tensor)  # with its autograd graph, so that the user can call backward
             if handed is not tensor:
-                self.gradients.note_handed(number, handed)
+                self.gradients.follow(number, handed)  # gradients of the output arrive through it
         elif parent >= 0 and self.keeper.selection is None and not also and self._is_there(parent):
             kept = log.values[parent]  # a copy, if its memory was handed out
             is_alias = isinstance(kept, Tensor) and self.table.storage_of(kept) == known.storage
@@ -474,9 +474,7 @@ class Recorder:
                 del self.table.entries[id(gradient)]  # a later read of it is a different value
 
     def note_scale(self, roots: tuple[int, ...]) -> None:
-        """Note the factor by which a gradient scaler multiplied the loss. It is not read here: that would wait for the
-        device.
-        """
+        """Note the factor by which a gradient scaler multiplied the loss. Reading its value here would wait for the device."""
         assert self.log.backward is not None
         self.log.backward.scale = None
         for record in (self.log.operations[number] for number in roots if number >= 0):

@@ -16,28 +16,12 @@ from .._torch.internals import is_of_compiler, may_be_compiled
 from .._torch.randomness import RandomState
 from .._torch.thread_state import thread_left_as_found
 from ..errors import InvalidArgument, LayerNotFound, UnseenWork, UnseenWorkWarning, put_on
-from ..log.index import Index
-from ..log.keys import (
-    Key,
-    OfClass,
-    OfFunction,
-    Position,
-    Reading,
-    Several,
-    Text,
-    Where,
-    end_of,
-    find_address,
-    fitting_glob,
-    glob_pattern,
-    readings,
-)
-from ..log.labels import DEFAULT_FORMAT
+from ..log.keys import Addresses, Candidates, Key
 from ..log.layers import Owners
-from ..log.lookup import layer_type_of
-from ..log.records import LOST, UNSAVED, Held, Log, ModuleCall, OperationRecord, is_kind_of
-from ..log.run import LoggedRun
-from .keeper import Policy, Sink, taking
+from ..log.options import DEFAULT_FORMAT
+from ..log.records import LOST, UNSAVED, Held, Log, ModuleCall, OperationRecord
+from ..log.run import Index, LoggedRun
+from .keeper import Policy, Selection, Sink, taking
 from .refusals import warn_if_empty
 from .session import Session
 
@@ -116,23 +100,7 @@ class EarlyAnswers:
 # every number the operation may get.
 
 
-class Nothing:
-    """Keeps nothing."""
-
-    def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
-        return False
-
-    def after(self, record: OperationRecord) -> bool:
-        return False
-
-    def entering(self, call: ModuleCall) -> bool:
-        return False
-
-    def leaving(self, call: ModuleCall) -> bool:
-        return False
-
-
-class LeavingModules(Nothing):
+class LeavingModules(Selection):
     """Keeps what modules return."""
 
     def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
@@ -142,138 +110,54 @@ class LeavingModules(Nothing):
         return True
 
 
-class Keyed:
+class Keyed(Selection):
     """Keeps every activation that a key may turn out to mean."""
 
     def __init__(self, log: Log, key: Key, answers: EarlyAnswers, labels_are_default: bool) -> None:
-        self._key: Key | None = key  # read when the first operation runs and addresses are known
+        self._log = log
+        self._key = key
+        self.answers = answers
         self._labels_are_default = labels_are_default
-        self._answers = answers
-        self._everything = False
-        self._types: set[str] = set()
-        self._positions: set[int] = set()
-        self._modules = _Modules(log)
-        self._predicates: list[Where] = []
+        self._found: Candidates | None = None
         self._numbering = Numbering(log)
 
-    def _add(self, key: Key) -> None:
-        if isinstance(key, Several):
-            for one in key.keys:
-                self._add(one)
-        elif isinstance(key, Position) and key.position >= 0:
-            self._positions.add(key.position)
-        elif isinstance(key, OfFunction):
-            self._types.add(layer_type_of(key.function))
-        elif isinstance(key, OfClass):
-            self._modules.classes.append(key.cls)
-        elif isinstance(key, Where):
-            self._predicates.append(key)
-        elif isinstance(key, Text):
-            self._add_text(key.text)
-        else:
-            self._everything = True
-
-    def _add_text(self, text: str) -> None:
-        """Look for every reading of a text. If none fits a name yet, a module created while the model runs may fit."""
-        ways = readings(text)
-        known = [way for way in ways if self._add_name(way)]
-        if known:
-            return
-        for way in ways:
-            self._modules.add(way, way.name)
-        if any(way.can_be_label and (way.is_glob or not self._labels_are_default) for way in ways):
-            self._everything = True
-
-    def _add_name(self, way: Reading) -> bool:
-        """Look for one reading of a text. Returns whether it is known to be a name."""
-        address = self._modules.find(way)
-        if address is not None:
-            self._modules.add(way, address)
-        if not way.can_be_label:
-            return address is not None
-        end = end_of(way.name)
-        if end is not None:
-            self._types.add(end[0])
-        kind, _, rest = way.name.partition("_")
-        number = rest.partition("_")[0]
-        is_label = self._labels_are_default and number.isdecimal() and len(number) < 10 and kind == kind.lower()
-        if is_label:
-            self._numbering.wanted.setdefault(kind, set()).add(int(number))
-        return address is not None or end is not None or is_label
-
     def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
-        if self._key is not None:
-            key, self._key = self._key, None
-            self._add(key)
+        found = self._found
+        if found is None:  # the first operation runs: addresses are known
+            found = self._found = Candidates(Addresses.of(self._log.registered), self._labels_are_default)
+            self._key.add_to(found)
         kind = function.type
-        if self._everything or kind in self._types:
+        if found.everything or kind in found.types:
             return True
-        unsure = self._positions or self._predicates or self._modules or kind in self._numbering.wanted
+        unsure = found.positions or found.predicates or found.has_modules or kind in found.numbers
         return None if unsure else False
 
     def after(self, record: OperationRecord) -> bool:
-        if self._everything or record.function.type in self._types:
+        found = self._found
+        if found is None:
+            return False
+        if found.everything or record.function.type in found.types:
             return True
-        if self._positions or self._numbering.wanted:
+        if found.positions or found.numbers:
             of_type, overall = self._numbering.catch_up(record.number)
-            numbers = self._numbering.wanted.get(record.function.type, ())
+            numbers = found.numbers.get(record.function.type, ())
             if any(of_type[0] <= n <= of_type[1] for n in numbers) or any(
-                overall[0] <= n <= overall[1] for n in self._positions
+                overall[0] <= n <= overall[1] for n in found.positions
             ):
                 return True
-        return any(self._answers.ask(key.predicate, record.number) for key in self._predicates)
+        return any(self.answers.ask(predicate, record.number) for predicate in found.predicates)
 
     def entering(self, call: ModuleCall) -> bool:
-        return bool(self._modules) and self._modules.are_wanted(call.address, is_input=True)
+        return self._is_candidate(call, is_input=True)
 
     def leaving(self, call: ModuleCall) -> bool:
-        return bool(self._modules) and self._modules.are_wanted(call.address, is_input=False)
+        return self._is_candidate(call, is_input=False)
 
-    def settled(self, key: Key) -> Key:
-        """The key, with the final answers that predicates gave while the model ran."""
-        if isinstance(key, Several):
-            return Several(tuple(self.settled(one) for one in key.keys))
-        return Where(self._answers.settled(key.predicate)) if isinstance(key, Where) else key
-
-
-class _Modules:
-    """The modules whose outputs or inputs are wanted."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self.classes: list[type] = []
-        self._left: list[Callable[[str], Any]] = []  # functions of an address
-        self._given: list[Callable[[str], Any]] = []
-        self._known: dict[tuple[str, bool], bool] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.classes or self._left or self._given)
-
-    def find(self, way: Reading) -> str | None:
-        """The first address, or the glob, by which a reading means modules that are registered."""
-        registered = self._log.registered
-        others = {other: address for address, module in registered.items() for other in module.other_addresses}
-        address = find_address(way.name, registered, others)
-        return address if address is not None or not way.is_glob else fitting_glob(way.name, registered, others)
-
-    def add(self, way: Reading, name: str) -> None:
-        """Look for the module at an address, or the modules that a glob fits."""
-        wanted = self._given if way.is_input else self._left
-        if name not in self._log.registered and way.is_glob:
-            fits = glob_pattern(name).fullmatch
-            wanted.append(lambda one: one and any(map(fits, (one, *self._log.registered[one].other_addresses))))
-        else:
-            wanted.append(name.__eq__)
-
-    def are_wanted(self, address: str, *, is_input: bool) -> bool:
-        """Whether the outputs (or inputs) of the module at an address are wanted."""
-        known = self._known.get((address, is_input))
-        if known is None:
-            fits = any(wanted(address) for wanted in (self._given if is_input else self._left))
-            known_class = self._log.registered[address].cls
-            is_one = not is_input and any(is_kind_of(known_class, cls) for cls in self.classes)
-            known = self._known[address, is_input] = fits or is_one
-        return known
+    def _is_candidate(self, call: ModuleCall, *, is_input: bool) -> bool:
+        found = self._found
+        return (
+            found is not None and found.has_modules and found.has_module(self._log.registered[call.address], is_input=is_input)
+        )
 
 
 class Numbering:
@@ -281,7 +165,6 @@ class Numbering:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self.wanted: dict[str, set[int]] = {}  # type -> numbers among layers of that type
         self._counts: dict[str, tuple[int, int]] = {}  # by type: how many layers there are, at least and at most
         self._total = (0, 0)
         self._lowest: dict[tuple[str | None, str], tuple[int, int]] = {}  # by owner and type: the least numbers
@@ -371,7 +254,7 @@ def run_model(
                 if not had_compiler and is_of_compiler(error):
                     put_on(error, _COMPILER_CAME)
                 raise
-    if is_retried:  # the compiler is known now, and is told to stay out
+    if is_retried:  # the compiler is loaded now, so `run_uncompiled` can switch it off
         run.begin_again()
         return run_model(run, model, arguments, random_seed, random_state, backs_up_everything=backs_up_everything, call=call)
     finish(run, session)
@@ -391,7 +274,7 @@ def finish(run: LoggedRun, session: Session) -> None:
     wanted, selection = run.options.layers_to_save, session.keeper.selection
     if not isinstance(wanted, Key) or not isinstance(selection, Keyed):
         return
-    numbers = _numbers_meant(run, selection.settled(wanted))
+    numbers = _numbers_meant(run, wanted.asking(selection.answers.settled))
     log = run.log
     for number in numbers:
         if number >= 0:
@@ -404,7 +287,7 @@ def finish(run: LoggedRun, session: Session) -> None:
 
 
 def _unseen_writes(run: LoggedRun, session: Session) -> str:
-    """A sentence on tensors that unwatched code wrote to. It is noted and warned of where `restorer` did not do so already."""
+    """A sentence about tensors that unwatched code wrote to, or an empty text. Notes and warns, unless `restorer` did."""
     log, restorer = run.log, session.recorder.restorer
     overwritten = [number for number in sorted(log.overwritten()) if log.versions[number] != LOST]
     names = [run.index.label(number) for number in overwritten if run.index.table.shows(number)]
@@ -466,12 +349,12 @@ def explain(run: LoggedRun, error: BaseException) -> None:
     put_on(error, note, history=run.history)
 
 
-def _selection(run: LoggedRun) -> Any:
+def _selection(run: LoggedRun) -> Selection | None:
     wanted = run.options.layers_to_save
     if wanted == "all":
         return None
     if wanted == "none":
-        return Nothing()
+        return Selection()
     if wanted == "modules":
         return LeavingModules()
     assert isinstance(wanted, Key)

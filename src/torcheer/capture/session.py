@@ -164,9 +164,7 @@ class Session(Managed["Session"]):
                     self.recorder.memory.lend(tensor, "outside")
 
     def _look_for_moves(self, undone: left_as_found) -> None:
-        """Restoring a tensor whose memory was replaced (`t.data = …`) changes the version count of its kept alias: note the
-        new count.
-        """
+        """Note new version counts of kept aliases: restoring a tensor whose memory was replaced (`t.data = …`) changes them."""
         if any(function.name == "set_data" for function in self.log.functions):
             undone.last.callback(self.keeper.count_again, self.keeper.intact())
 
@@ -293,14 +291,14 @@ def _ran_in_optimizer(site: Site | None) -> bool:
 def note_change(
     tensor: Tensor, what: object, where: object, module: Module | None, kind: Literal["output", "input", "function"], part: int
 ) -> None:
-    """An intervention put `tensor` in place of a function's or module's output, or of a module's input: show it in
-    recordings.
+    """Note in all recordings that an intervention replaced a value by `tensor`.
 
     Args:
-        tensor: the value the model goes on with.
-        what, where: the change and its place, formatted only if something is recording.
-        module: the module whose value was replaced, and its `kind`; `part` is the tensor's index among the outputs or
-        inputs.
+        tensor: the value that the model continues with.
+        what, where: the change and its place, made into text only if something is recording.
+        module: the module in which the value was replaced.
+        kind: what the value was: an output of `module`, an input, or an output of a function.
+        part: the number of the tensor among the outputs or inputs.
     """
     for session in _running:
         if session.watcher.is_here():

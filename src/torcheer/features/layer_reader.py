@@ -38,9 +38,9 @@ from ..errors import ActivationLost, InvalidArgument, PlaceNotReached, TrainingM
 from ..history import ModelHistory
 from ..live.places import Place, Spot, places_of
 from ..live.reading import Take
-from ..live.watch import WatchedKeys, in_words, is_plural
+from ..live.watch import WatchedKeys, in_words
 from ..log.fingerprint import fingerprint_of
-from ..log.keys import AnyKey, Meaning
+from ..log.keys import AnyKey, Meaning, parse_key
 from ..log.options import Options
 from ..log.run import run_of
 from ..replay.comparison import same_bits
@@ -548,7 +548,7 @@ def _named_places(history: ModelHistory, keys: list[tuple[str | None, Any]], mea
     known: dict[str, Place] = {}
     for (given, key), meaning in zip(keys, meanings, strict=True):
         places = places_of(run_of(history), meaning)
-        text = given if given is not None else key if isinstance(key, str) and not is_plural(key) else None
+        text = given if given is not None else key if isinstance(key, str) and not parse_key(key).is_plural else None
         for turn, place in enumerate(places, 1):
             if text is None:
                 name = _name_of(place, places)

@@ -17,9 +17,7 @@ from .._torch.containers import PLAIN, format_path
 from .._torch.gc_pause import fewer_collections
 from .._torch.internals import DisableTorchFunction
 from .._torch.sentinels import TENSOR
-from ..log.index import Index
-from ..log.labels import LayerEntry
-from ..log.lookup import IndexNames
+from ..log.keys import Names
 from ..log.operation import DECLARED, OperationFacts
 from ..log.param import Param, describe_param
 from ..log.records import (
@@ -37,7 +35,7 @@ from ..log.records import (
     Row,
     number_of,
 )
-from ..log.run import HoldsRun, run_of
+from ..log.run import HoldsRun, Index, LayerEntry, run_of
 from ..log.templates import slot_paths
 from .model import Arguments, BufferUse, Edge, Graph, ModuleBox, Node, PythonRead, SourcePlace
 
@@ -149,7 +147,7 @@ class _Builder:
             sources = dict.fromkeys(n for n in self.log.failure.parents if n in made)
             edges += [_edge(made[n], nodes[-1], (), is_memory=False) for n in sources]
         boxes = tuple(self._box(call) for call in self.log.modules if call.address)
-        names = IndexNames(self.index).without_tensors()
+        names = Names(self.index).without_tensors()
         return Graph(self.log.title, tuple(nodes), tuple(edges), boxes, names=names)
 
     # Nodes --------------------------------------------------------------------------------------------------------

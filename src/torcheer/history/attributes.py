@@ -1,19 +1,14 @@
-"""Base classes of layers, operations and modules: attributes on which all passes agree, and help with unknown names."""
+"""Base classes of what a history hands out: the record that an object stands for, and help with unknown names."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from torch import Tensor
-
-from .._cleanup import pass_interrupts_on
-from .._text import Shown, few
-from ..errors import SeveralPasses
+from .._text import Shown
 
 if TYPE_CHECKING:
-    from ..log.index import Index
+    from ..log.run import Index
 
 
 Record = TypeVar("Record")
@@ -51,37 +46,6 @@ class OfRecord(Generic[Record]):
 
     def __hash__(self) -> int:
         return id(self._record)
-
-
-def add_common(cls: type, part: type, names: Iterable[str]) -> None:
-    """Give a layer attributes of its passes, or a module attributes of its calls: the value that all of them have."""
-    for name in names:
-        setattr(cls, name, property(_reader(name), doc=getattr(part, name).__doc__))
-
-
-def _reader(name: str) -> Callable[[Any], Any]:
-    return lambda holder: holder._common(name)
-
-
-def agreed(name: str, values: Sequence[Any], owner: str, labels: Sequence[str], hint: str = "") -> Any:
-    """The value on which all passes (or calls) agree. Raises `SeveralPasses` if they differ."""
-    if all(_same(value, values[0]) for value in values[1:]):
-        return values[0]
-    raise SeveralPasses(f"{name} differs between the {len(values)} {owner}: ask one of them ({few(labels, 4)}){hint}.")
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) or isinstance(other, Tensor):
-        return one is other
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
-    try:
-        return bool(one == other)
-    except Exception as error:  # a user-defined __eq__ may raise anything
-        pass_interrupts_on(error)
-        return False
 
 
 class Helpful(Shown):

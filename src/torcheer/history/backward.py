@@ -12,9 +12,9 @@ from torch import Tensor
 from .._text import plural
 from .._torch.shapes import bytes_of
 from ..errors import InvalidArgument
-from ..log.index import Index
-from ..log.lookup import Lookup
+from ..log.keys import Lookup
 from ..log.records import BackwardLog, BackwardRecord, NodeRecord
+from ..log.run import Index
 from .attributes import OfRecord
 from .operation import Operation
 
@@ -41,7 +41,7 @@ class BackwardOperation(OfRecord[NodeRecord]):
 
     @property
     def _number(self) -> int | None:
-        """The forward operation; the first one, where a call made several tensors and the node is of no single one."""
+        """The number of the forward operation; for a node inside a call that made several tensors, the first of them."""
         number, table = self._record.operation, self._index.table
         if number < 0 or number >= self._index.length:
             return None
@@ -81,7 +81,7 @@ class BackwardOperation(OfRecord[NodeRecord]):
 
     @property
     def time_elapsed(self) -> float:
-        """Seconds the node took, without the nodes that ran inside it: checkpointing runs a backward pass in one."""
+        """Seconds that the node took, without nodes that ran inside it, as with checkpointing."""
         return self._record.elapsed / 1e9
 
     @property
@@ -101,7 +101,7 @@ class BackwardOperation(OfRecord[NodeRecord]):
 
     @property
     def grad_input_fsize(self) -> int:
-        """The bytes of the gradients that the node made, in the dtype of the forward operation, else in float32."""
+        """The bytes of the gradients that the node computed, in the dtype of the forward operation; float32 if it has none."""
         number, log = self._record.operation, self._index.log
         if self.role == "other":
             dtype = torch.float32
@@ -215,7 +215,7 @@ def run_backward(
     create_graph: bool,
     inputs: Tensor | Sequence[Tensor] | None,
 ) -> None:
-    """Run `loss.backward(…)` so that one more backward pass is in the log; raises where it could not be."""
+    """Run `loss.backward(…)`. Raises if the log cannot record this backward pass."""
     if log is None:
         raise InvalidArgument("this history does not follow gradients: log with save_gradients=True.")
     if log.is_copy:

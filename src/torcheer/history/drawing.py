@@ -9,7 +9,7 @@ from typing import Any
 
 from ..analysis import flops_of
 from ..graph import Node, graph_of
-from ..log.index import Index
+from ..log.run import Index
 from ..pictures import Picture, Target, draw, picture_options
 from .operation import Operation
 

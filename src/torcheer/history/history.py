@@ -32,13 +32,11 @@ from ..live import Place, locate
 from ..live.module_calls import ModuleCalls, module_calls_of
 from ..log.copying import refuse_pickling
 from ..log.fingerprint import fingerprint_of
-from ..log.index import Index
-from ..log.keys import AnyKey, Keyed, KeyType, OneKey
-from ..log.lookup import Found, LayerTypes, check_where, numbers_that_fit
+from ..log.keys import AnyKey, Found, Keyed, KeyType, LayerTypes, OneKey, check_where, numbers_that_fit
 from ..log.options import LayersToSave, Options
 from ..log.param import Param, describe_param
 from ..log.records import PARENTS, UNSAVED, Failure, Log
-from ..log.run import LoggedRun
+from ..log.run import Index, LoggedRun
 from ..page import Metrics, Page, PageOptions, to_html, to_json, to_model_explorer
 from ..page import show as show_page
 from ..page.payload import MAX_BYTES
@@ -224,7 +222,7 @@ class ModelHistory(Helpful):
 
     @property
     def model_name(self) -> str:
-        """The model's class, or the name of the function; of several models all of them."""
+        """The class of the model, or the name of the function; all names if there are several models."""
         return self._log.title
 
     @property
@@ -256,11 +254,11 @@ class ModelHistory(Helpful):
         create_graph: bool = False,
         inputs: Tensor | Sequence[Tensor] | None = None,
     ) -> BackwardPass:
-        """Run `loss.backward(…)` with these arguments and return what happened.
+        """Run `loss.backward(…)` with these arguments and return the recorded backward pass.
 
-        The loss is computed from this history's outputs, which carry their autograd graph when gradients are asked for. While
-        backward runs, the state that the logged pass changed is as the pass left it, for what reads it (checkpointed blocks,
-        functions and hooks of yours); afterwards it is what it was before. Gradients stay in `.grad`.
+        The loss must be computed from this history's outputs, which have an autograd graph if gradients are recorded. While
+        backward runs, the state that the logged pass changed has its values from the end of that pass, because checkpointed
+        blocks, your functions and hooks may read it. Afterwards the state is restored. Gradients stay in `.grad`.
         """
         run_backward(self._log.backward, loss, gradient, retain_graph, create_graph, inputs)
         return self.backward_passes[-1]
@@ -372,13 +370,13 @@ class ModelHistory(Helpful):
 
     @property
     def tensor_fsize_total(self) -> int:
-        """Bytes of all tensors. An output is the tensor some operation made, so it adds nothing."""
+        """Bytes of all tensors. An output is the tensor of another operation, so it is not counted."""
         index = self._index
         return sum(index.tensor_bytes(number) for number in index.operations if number not in index.outputs)
 
     @property
     def tensor_fsize_saved(self) -> int:
-        """Bytes of the tensors that are saved. An output adds nothing where the operation that made it is saved, too."""
+        """Bytes of the saved tensors. An output is not counted if the operation that made its tensor is saved, too."""
         index, rows = self._index, self._log.rows
         saved = {number for number in index.operations if self._log.values[number] is not UNSAVED}
         again = {number for number in saved & index.outputs if rows[number][PARENTS] < 0 or rows[number][PARENTS] in saved}
@@ -419,7 +417,7 @@ class ModelHistory(Helpful):
     @property
     def has_data_dependent_branching(self) -> bool:
         """True if Python code read a truth value of a tensor, which can decide what runs next."""
-        return any(isinstance(read.value, bool) for read in self._log.python_reads)
+        return any(read.is_truth_value for read in self._log.python_reads)
 
     # What is wrong -----------------------------------------------------------------------------------------------
 
@@ -459,13 +457,14 @@ class ModelHistory(Helpful):
         True
 
         Args:
-            path: where to write; the ending says the format, such as `.svg` (docs/pictures.md has all). Without one, a notebook
-                shows what is returned, and elsewhere it is saved in the current folder and, where there is a screen, opened.
+            path: where to write; the ending gives the format, such as `.svg` (docs/pictures.md has all). Without a path, a
+                notebook shows the returned picture; elsewhere the picture is saved in the current folder and opened if there
+                is a screen.
             format: such as `"svg"`, when the ending does not say.
             options: the fields of `PictureOptions`, or one as `options=`; and `vis_opt="rolled"` or `"unrolled"`. A function in
-                `color_by` gets an `Operation`; a node that stands for several has their mean.
+                `color_by` gets an `Operation`; a node that stands for several operations gets the mean.
 
-        Too large a graph is drawn with fewer modules open, and the picture says so; so `time_limit` holds.
+        A graph too large to be drawn within `time_limit` is drawn with fewer modules open, and the picture says so.
         """
         return draw_history(self._index, path, format, options)
 
@@ -481,7 +480,7 @@ class ModelHistory(Helpful):
         sources: bool = True,
         dtype: torch.dtype | None = None,
     ) -> Path:
-        """Write it to one `.safetensors` file: `torcheer.load` opens it again, any safetensors reader reads its tensors.
+        """Write the history to one `.safetensors` file, for `torcheer.load`; any safetensors reader can read its tensors.
 
         >>> import tempfile, torch, torcheer
         >>> history = torcheer.log_forward_pass(torch.nn.Linear(2, 3), torch.ones(1, 2))
@@ -490,7 +489,7 @@ class ModelHistory(Helpful):
         (1, 3)
 
         Args:
-            path: where to write; what is there is replaced when everything is written. Returned.
+            path: where to write. An existing file is replaced once everything is written. Returned.
             activations: which of the kept activations to write: what `layers_to_save` takes.
             params: whether to write parameters and buffers too. Without them the file can be replayed with
                 `torcheer.load(path, model=model)`.
@@ -498,8 +497,8 @@ class ModelHistory(Helpful):
             sources: whether to write lines of the program, and the folders of its files.
             dtype: a floating-point type to write activations and gradients in, to send a smaller file. It cannot be run again.
 
-        docs/saving.md says what a file contains. What no file can give back, such as a tensor of a class of your own, raises
-        `CannotBeSaved`, which names it.
+        docs/saving.md says what a file contains. A value that no file can restore, such as a tensor of your own class, raises
+        `CannotBeSaved`, which names the value.
         """
         place = output_path(path, "history", "run.safetensors", "safetensors")
         save_history(
@@ -517,8 +516,8 @@ class ModelHistory(Helpful):
         >>> torcheer.log_forward_pass(attention, (x, x, x)).attention("").shape
         torch.Size([1, 2, 5, 5])
 
-        Fused attention does not return its pattern: it is worked out from the logged queries, keys, mask, scale and grouping of
-        heads, without dropout. `history[label].heads` has these, too.
+        Fused attention does not return its pattern, so the pattern is computed from the logged queries, keys, mask, scale and
+        grouping of heads, without dropout. `history[label].heads` has the queries, keys and values of each head.
         """
         matches = self._run.lookup.meaning(key).matches
         calls = {id(match.call): match.call for match in matches if match.call is not None}
@@ -539,10 +538,9 @@ class ModelHistory(Helpful):
     # In the viewer ------------------------------------------------------------------------------------------------
 
     def show(self, **options: Unpack[PageOptions]) -> Page:
-        """Show it in the viewer: in the notebook, or as `torcheer_<model>.html`, opened where there is a screen.
+        """Show the history in the viewer: in the notebook, or as `torcheer_<model>.html`, opened if there is a screen.
 
-        The arguments are those of `to_html`; in a notebook, which is saved with what it shows, a page takes 4 MB at most
-        unless `max_bytes` says otherwise.
+        Takes the arguments of `to_html`. In a notebook, whose file contains the page, `max_bytes` is 4 MB by default.
         """
         return show_page(self, **options)
 
@@ -557,11 +555,11 @@ class ModelHistory(Helpful):
         'linear.html'
 
         Args:
-            path: where to write; what is there is replaced.
+            path: where to write. An existing file is replaced.
             compare: another history, to show next to this one.
-            title: the name of the page; without one, that of the model.
+            title: the name of the page; by default the name of the model.
             previews: whether to add small pictures of the kept activations, of attention heads and of parameters.
-            max_bytes: how large the file may be. What there is no room for is left out, previews first, and the page says so.
+            max_bytes: the largest size of the file. A larger page is cut, previews first, and says so.
             metrics: figures of your own to colour and sort by, `{"my norm": lambda tensor: tensor.norm()}`: each function gets
                 a copy of every kept activation and returns a number.
 
@@ -579,8 +577,8 @@ class ModelHistory(Helpful):
     ) -> str:
         """What the viewer shows, as JSON text, also written to a file if there is a path: `torcheer view` opens it.
 
-        docs/viewer_format.md describes it. `max_bytes` is what it may take in a page, compressed; the other arguments are those
-        of `to_html`.
+        docs/viewer_format.md describes the text. `max_bytes` limits its compressed size; the other arguments are those of
+        `to_html`.
         """
         return to_json(self, path, previews=previews, max_bytes=max_bytes, metrics=metrics)
 
@@ -665,9 +663,9 @@ class ModelHistory(Helpful):
         tensor([0., 0.])
 
         Args:
-            inputs: a tensor, one for each input in order, or a dictionary from labels to tensors; those left out are as logged.
+            inputs: a tensor, one for each input in order, or a dictionary from labels to tensors; other inputs stay as logged.
             changes: by key (docs/keys.md), one of `torcheer.changes`, a tensor to use instead, or a function of the tensor, as
-                `intervene` takes them. Where two keys mean the same operation, the one that means fewer counts.
+                `intervene` takes them. If two keys mean one operation, the key that means fewer wins.
 
         The model is unchanged, and the graph stays the recorded graph. If a value depends on a change but cannot be computed
         again (TorchScript, a branch that turns, a number that Python read), `ReplayFailed` names it.
@@ -677,7 +675,7 @@ class ModelHistory(Helpful):
     # As a table --------------------------------------------------------------------------------------------
 
     def to_rows(self, *, statistics: bool = False) -> list[dict[str, Any]]:
-        """One dictionary per operation: what `to_pandas` makes its table from."""
+        """One dictionary per operation: the rows of `to_pandas`."""
         return [row_of(one, statistics=statistics) for one in self.operations]
 
     @overload

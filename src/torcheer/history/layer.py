@@ -1,17 +1,21 @@
-"""`Layer`: one step of the computation, with one `Operation` (pass) for each time it ran."""
+"""`Layer`: one step of the computation, with one `Operation` (pass) for each time it ran; and what all passes agree on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .._text import Fold
+from torch import Tensor
+
+from .._cleanup import pass_interrupts_on
+from .._text import Fold, few
 from ..analysis.attention import Heads
-from ..log.index import Index
-from ..log.labels import LayerEntry
-from ..log.lookup import Lookup
+from ..errors import SeveralPasses
+from ..log.keys import Lookup
 from ..log.operation import OperationFacts, facts_of
 from ..log.param import Param
-from .attributes import Helpful, add_common, agreed
+from ..log.run import Index, LayerEntry
+from .attributes import Helpful
 from .operation import Operation
 from .printing import describe_layer
 from .read_as_tensor import ReadAsTensor
@@ -127,6 +131,37 @@ class Layer(OperationFacts, ReadAsTensor, Helpful):
 
     def __repr__(self) -> str:
         return f"<Layer {self.label}: {self.num_passes} pass{'es' if self.num_passes > 1 else ''}>"
+
+
+def add_common(cls: type, part: type, names: Iterable[str]) -> None:
+    """Give a layer attributes of its passes, or a module attributes of its calls: the value that all of them have."""
+    for name in names:
+        setattr(cls, name, property(_reader(name), doc=getattr(part, name).__doc__))
+
+
+def _reader(name: str) -> Callable[[Any], Any]:
+    return lambda holder: holder._common(name)
+
+
+def agreed(name: str, values: Sequence[Any], owner: str, labels: Sequence[str], hint: str = "") -> Any:
+    """The value on which all passes (or calls) agree. Raises `SeveralPasses` if they differ."""
+    if all(_same(value, values[0]) for value in values[1:]):
+        return values[0]
+    raise SeveralPasses(f"{name} differs between the {len(values)} {owner}: ask one of them ({few(labels, 4)}){hint}.")
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return one is other
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
+    try:
+        return bool(one == other)
+    except Exception as error:  # a user-defined __eq__ may raise anything
+        pass_interrupts_on(error)
+        return False
 
 
 add_common(Layer, OperationFacts, [fact.name for fact in facts_of(OperationFacts) if fact.name not in vars(Layer)])

@@ -9,14 +9,14 @@ from typing import IO, Any
 from .._text import ShownTable, Table
 from .._torch.source_code import SourceLine
 from ..errors import InvalidArgument, LayerNotFound
-from ..log.index import Index, named_once
 from ..log.keys import split_turn
-from ..log.param import Param, describe_param, own_buffers, own_params
+from ..log.param import Param, describe_param, own_params
 from ..log.records import RegisteredModule
-from .attributes import Helpful, OfRecord, add_common, agreed
+from ..log.run import Index, named_once
+from .attributes import Helpful, OfRecord
 from .call import Call
 from .drawing import draw_history
-from .layer import Layer
+from .layer import Layer, add_common, agreed
 from .operation import Operation
 from .printing import describe_module, table_of_modules
 
@@ -158,7 +158,7 @@ class Module(OfRecord[RegisteredModule], Helpful):
     @property
     def buffers(self) -> list[Param]:
         """The buffers registered in this module itself."""
-        return own_buffers(self._index, self.address)
+        return own_params(self._index, self.address, "buffers")
 
     @property
     def num_params(self) -> int:
@@ -216,17 +216,14 @@ class Modules(ShownTable, Mapping[str, Module]):
 
     def __getitem__(self, key: str) -> Module:
         """A module by its address (any of them); `'features.6:1'` means its first call, as `modules['features.6'][1]` does."""
-        registered = self._index.log.registered
-        address = self._index.first_addresses.get(key, key) if isinstance(key, str) else key
-        if address in registered:
-            return Module(self._index, registered[address])
+        registered, others = self._index.log.registered, self._index.addresses.others
         name, number = split_turn(key) if isinstance(key, str) else (key, None)
-        if number is not None and self._index.first_addresses.get(name, name) in registered:
-            module = self[name]
-            if 1 <= number <= module.num_calls:
-                return module[number]  # type: ignore[return-value]  # typed as the module, which is what nearly all keys mean
-            raise LayerNotFound(f"module {module.address!r} was called {module.num_calls} times, so there is no {key!r}.")
-        return Module(self._index, registered[self._index.address_of_module(key)])  # raises: no module has this name
+        if number is None or others.get(key, key) in registered or others.get(name, name) not in registered:
+            return Module(self._index, registered[self._index.address_of_module(key)])
+        module = self[name]
+        if 1 <= number <= module.num_calls:
+            return module[number]  # type: ignore[return-value]  # typed as the module, which is what nearly all keys mean
+        raise LayerNotFound(f"module {module.address!r} was called {module.num_calls} times, so there is no {key!r}.")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._index.log.registered)

@@ -20,7 +20,7 @@ from ..log.param import describe_param, not_counted
 from ..log.records import Log
 
 if TYPE_CHECKING:
-    from ..log.index import Index
+    from ..log.run import Index
     from .call import Call
     from .history import ModelHistory
     from .layer import Layer

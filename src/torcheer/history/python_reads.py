@@ -27,7 +27,7 @@ class PythonRead(OfRecord[PythonReadRecord]):
     @property
     def is_truth_value(self) -> bool:
         """True if Python got a truth value, on which it may branch."""
-        return isinstance(self._record.value, bool)
+        return self._record.is_truth_value
 
     @property
     def parent_layers(self) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
-from .._cleanup import Managed, cleaning
+from .._cleanup import Managed
 from .._torch.addresses import addressed, class_name, free_address
 from .._torch.containers import tensors_in
 from .._torch.functions.facts import Origin
@@ -39,7 +39,7 @@ from .._torch.internals import (
 from .._torch.memory import version_of
 from .._torch.shapes import bytes_of
 from .._torch.thread_state import thread_as_found
-from ..capture import refuse_inside_compiled_code
+from ..capture import device_event, refuse_inside_compiled_code
 from ..errors import InvalidArgument
 from ..log.grad_fn_names import node_of
 from ..log.param import Param, own_params
@@ -55,7 +55,7 @@ Shape = tuple[int, ...]
 class ModuleInput:
     """A tensor that code outside all modules gave to a module."""
 
-    label: str  # as a history has it, with the pass: `input_1_0:1`; where there is none, a number
+    label: str  # its label in a history, with the pass (`input_1_0:1`); without a history, a number
     shape: Shape
     dtype: torch.dtype
     bytes: int
@@ -69,12 +69,12 @@ class ModuleBackward:
     ended: int
     grad_output_shapes: list[Shape] = field(default_factory=list)  # gradients of what the module returned
     grad_input_shapes: list[Shape] = field(default_factory=list)  # gradients of what it was given
-    bytes: int = 0  # of those
-    device_seconds: float | None = None  # where a GPU timed the work
+    bytes: int = 0  # of the gradients of what it was given
+    device_seconds: float | None = None  # None if no GPU timed the work
 
     @property
     def time_elapsed(self) -> float:
-        """Seconds, by the clock of the GPU where the work was timed there."""
+        """Seconds, measured by the GPU if `device_seconds` is known."""
         return self.device_seconds if self.device_seconds is not None else (self.ended - self.started) / 1e9
 
 
@@ -91,11 +91,11 @@ class ModulePass:
     output_shapes: list[Shape] = field(default_factory=list)
     bytes: int = 0  # of what it returned
     started: int = 0
-    ended: int = 0  # not after `started` where it did not return
-    device_seconds: float | None = None  # where a GPU timed the work
+    ended: int = 0  # at most `started` if the call did not return
+    device_seconds: float | None = None  # None if no GPU timed the work
     has_inner: bool = False  # whether it called other modules
-    # The calls and inputs whose tensors it was given, directly or through operations between modules, with the shapes it read.
-    # For a call around others: those from which its own code made the result.
+    # The calls and inputs whose tensors this call received, directly or through operations between modules, with their shapes.
+    # For a call with inner calls: the calls and inputs from which its own code computed the result.
     sources: dict[ModulePass | ModuleInput, Shape | None] = field(default_factory=dict)
     params: list[Param] = field(default_factory=list)  # the module's own
     backward: dict[int, ModuleBackward] = field(default_factory=dict)  # by the number of the backward pass in this run, from 1
@@ -107,7 +107,7 @@ class ModulePass:
 
     @property
     def time_elapsed(self) -> float:
-        """Seconds from entry to exit, by the clock of the GPU where the work was timed there; 0 where it did not return."""
+        """Seconds from entry to exit, measured by the GPU if `device_seconds` is known; 0 if the call did not return."""
         return self.device_seconds if self.device_seconds is not None else max(0, self.ended - self.started) / 1e9
 
     def __repr__(self) -> str:
@@ -118,7 +118,7 @@ class ModulePass:
 class ModuleCalls(Sequence[ModulePass]):
     """The module calls of a run, in the order they began.
 
-    `inputs` are the tensors that came from outside; `started` and `ended` are when the run did, in nanoseconds.
+    `inputs` are the tensors from outside all modules; `started` and `ended` are the times of the run, in nanoseconds.
     """
 
     def __init__(self, calls: list[ModulePass], inputs: list[ModuleInput], settle: Callable[[], object] | None = None) -> None:
@@ -126,7 +126,7 @@ class ModuleCalls(Sequence[ModulePass]):
         self.started = self.ended = 0
         self.is_running = False
         self._calls = calls
-        self._settle = settle  # computes what is known only at the end, when first asked
+        self._settle = settle  # computes what is known only at the end; called when the calls are first read
 
     @cached_property
     def _settled(self) -> list[ModulePass]:
@@ -161,27 +161,19 @@ Sources = dict[Source, Shape | None]
 LEAF = 2**62  # nodes with a greater number accumulate gradients: torch gives these the greatest number of all
 
 
-def _ignore(node: Node, one: ModulePass) -> None:
-    return None
-
-
 class Ownership:
     """Maps tensors and nodes to the calls that made them. `hook` gets each node made by the own code of an outer call."""
 
-    def __init__(self, hook: Callable[[Node, ModulePass], None]) -> None:
+    def __init__(self, hook: Callable[[Node, ModulePass], None], first: int) -> None:
         self._hook = hook
-        # By the id of a tensor: what it is from, and how often it had been written to then.
+        # By id of a tensor: the tensor, its source, and its version when it was claimed.
         self._made: dict[int, tuple[weakref.ref[Tensor], Source, int]] = {}
-        self._owners: list[ModulePass | None] = []  # of autograd's nodes, by number from `_first`
-        self._behind: dict[int, Sources] = {}  # by number: what was found there
-        self._first = 0
-
-    def begin(self, first: int) -> None:
-        """Start over: nodes are counted from the number `first` on."""
-        self._first = first
+        self._owners: list[ModulePass | None] = []  # by the number of a node minus `_first`: the call that made the node
+        self._behind: dict[int, Sources] = {}  # by the number of a node: what `_walk` found
+        self._first = first  # the number of the first node that a call may own
 
     def clear(self) -> None:
-        self._hook = _ignore  # the one that was given leads back to who watched
+        del self._hook  # it leads back to who watched
         self._made.clear()
         self._owners.clear()
         self._behind.clear()
@@ -314,24 +306,7 @@ def watch_modules(model: Module, *, timing: bool = True) -> Managed[ModuleCalls]
     refuse_inside_compiled_code()
     if not isinstance(model, Module):
         raise InvalidArgument(f"watch_modules() takes an nn.Module; got {type(model).__name__}.")
-    return _Watching(_Watcher(model, timing=timing))
-
-
-class _Watching(Managed[ModuleCalls]):
-    """The block of `watch_modules`."""
-
-    def __init__(self, watcher: _Watcher) -> None:
-        self._watcher = watcher
-
-    def _begin(self) -> ModuleCalls:
-        with ExitStack() as undo:
-            undo.enter_context(thread_as_found())
-            calls = undo.enter_context(self._watcher.watching())
-            self._undo = undo.pop_all()
-        return calls
-
-    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._undo.__exit__(kind, error, trace)
+    return _Watcher(model, timing=timing)
 
 
 class _Running:
@@ -349,8 +324,8 @@ class _Running:
         self.with_grad_out: list[Shape] = []  # results that do
 
 
-class _Watcher:
-    """Writes down every module call while it is `watching`."""
+class _Watcher(Managed[ModuleCalls]):
+    """The block of `watch_modules`: writes down every module call of this thread."""
 
     def __init__(self, model: Module, *, timing: bool) -> None:
         self._inputs: list[ModuleInput] = []
@@ -361,7 +336,7 @@ class _Watcher:
         self._addresses: dict[int, tuple[str | None, Module]] = {}  # by id; None for wrappers, which are looked through
         self._counts: dict[str, int] = {}
         self._stack: list[_Running] = []
-        self._ownership = Ownership(self._hook)
+        self._calls = ModuleCalls(self._passes, self._inputs, self._settle)
         self._unexplained: list[tuple[weakref.ref[Tensor], Sources, Shape]] = []
         self._is_on = False
         self._events: dict[ModuleBackward, list[Any]] = defaultdict(list)  # of the device: begin and end
@@ -373,24 +348,30 @@ class _Watcher:
         for address, module in addressed(root, prefix, self._addresses):
             self._addresses[id(module)] = (address, module)
 
-    @cleaning
-    def watching(self) -> Iterator[ModuleCalls]:
-        """Inside, every module of this thread is watched."""
-        calls = ModuleCalls(self._passes, self._inputs, self._settle)
+    def _begin(self) -> ModuleCalls:
         has_wrappers = any(address is None for address, _ in self._addresses.values())
-        with run_uncompiled(has_wrappers=has_wrappers), global_module_hooks(self._enter, self._exit):
-            self._ownership.begin(next_sequence_number())
+        with ExitStack() as undo:
+            undo.enter_context(thread_as_found())
+            undo.enter_context(run_uncompiled(has_wrappers=has_wrappers))
+            undo.enter_context(global_module_hooks(self._enter, self._exit))
+            self._ownership = Ownership(self._hook, next_sequence_number())
             self._cuda = self._timing and cuda_is_used()
-            self._is_on = calls.is_running = True
-            calls.started = now()
-            yield calls
-            calls.ended = now()
+            self._is_on = self._calls.is_running = True
+            self._undo = undo.pop_all()
+        self._calls.started = now()
+        return self._calls
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        calls = self._calls
+        del self._calls  # which leads back to this object
+        calls.ended = now()
+        self._undo.__exit__(kind, error, trace)
         self._is_on = calls.is_running = False
         for container in (self._stack, self._addresses, self._ownership, self._unexplained):
             container.clear()
 
     def _settle(self) -> None:
-        """Work out what can be told only at the end: the backward passes of modules around others, and the device's times."""
+        """Compute what is known only at the end: backward passes of modules with inner calls, and times of the device."""
         if self._cuda:
             torch.cuda.synchronize()
         params: dict[str, list[Param]] = {}
@@ -413,7 +394,7 @@ class _Watcher:
         self._events.clear()
 
     def _widen(self, one: ModulePass) -> None:
-        """The backward pass of a module begins with the first of those inside it and ends with the last."""
+        """Extend the backward passes of the call around `one`: each lasts from the first to the last inside it."""
         if one.outer is None:
             return
         for turn, inner in one.backward.items():
@@ -454,7 +435,7 @@ class _Watcher:
             self._read(running, args)
             stack.append(running)
             if self._cuda:
-                running.events = _recorded(), _event()
+                running.events = device_event(), _event()
             one.started = now()
 
     def _exit(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any = None) -> None:
@@ -498,7 +479,7 @@ class _Watcher:
                 self._unexplained.append((weakref.ref(base), running.entering, shape))
 
     def _explain(self) -> None:
-        """The outermost call's named arguments are known only now; inner calls may have been given them."""
+        """The outermost call ends, so its keyword arguments are known: find those that inner calls received."""
         for reference, entering, shape in self._unexplained:
             tensor = reference()
             known = self._ownership.known(tensor) if tensor is not None else None
@@ -537,7 +518,7 @@ class _Watcher:
     # Backward -----------------------------------------------------------------------------------------------------
 
     def _follow(self, one: ModulePass, first: int, end: int, results: list[Node], given: Any) -> None:
-        """Hook where gradients leave a layer: its own last nodes or, when it made very many, those of what it was given."""
+        """Hook the nodes where gradients leave a layer: its last nodes or, if it made many nodes, those of its arguments."""
         if end - first == 1:
             results[0].register_hook(partial(self._backward_ends, one))
             return
@@ -553,7 +534,7 @@ class _Watcher:
             node.register_hook(hook)
 
     def _hook(self, node: Node, one: ModulePass) -> None:
-        """A node that belongs to a module around others."""
+        """Hook a node that the own code of a call with inner calls made."""
         node.register_hook(partial(self._backward_ends, one))
 
     def _backward_begins(self, one: ModulePass, gradients: object) -> None:
@@ -561,7 +542,7 @@ class _Watcher:
             self._passed(one)
 
     def _backward_ended(self, one: ModulePass, gradients: object) -> None:
-        if self._turn() in one.backward:  # it may be reached by another way only
+        if self._turn() in one.backward:  # else the gradient did not come through this layer
             self._backward_ends(one)
 
     def _backward_ends(self, one: ModulePass, *gradients: object) -> None:
@@ -576,7 +557,7 @@ class _Watcher:
             events[1].record()
 
     def _turn(self) -> int:
-        """Which backward pass of this run it is, from 1."""
+        """The number of the running backward pass among those of this run, from 1."""
         return self._turns.setdefault(current_graph_task(), len(self._turns) + 1)
 
     def _passed(self, one: ModulePass) -> ModuleBackward:
@@ -586,7 +567,7 @@ class _Watcher:
             time = now()
             passed = one.backward[turn] = ModuleBackward(time, time)
             if self._cuda:
-                self._events[passed].append(_recorded())
+                self._events[passed].append(device_event())
         return passed
 
 
@@ -606,12 +587,6 @@ def _facts(tensor: Tensor) -> tuple[Shape, int]:
 
 def _event() -> Any:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
-
-
-def _recorded() -> Any:
-    event = _event()
-    event.record()
-    return event
 
 
 # The module calls of a history, with what flowed between them, forward and backward.
@@ -658,7 +633,7 @@ class _Logged:
         return one
 
     def _find_sources(self, call: ModuleCall) -> None:
-        """What each layer was given by other layers, directly or through operations between them."""
+        """Find the calls and inputs whose tensors a call received, directly or through operations between modules."""
         one = self._passes[call.number]
         numbers: Iterable[int] = call.inputs
         if one.has_inner:  # of a call around others only the results that its own code made count
@@ -670,7 +645,7 @@ class _Logged:
                     one.sources.setdefault(source, shape)
 
     def _sources(self, number: int, reader: ModuleCall) -> dict[ModulePass | ModuleInput, None]:
-        """What the tensor `number` comes from, as seen from a module call that reads or returns it."""
+        """The calls and inputs that tensor `number` was computed from, except `reader` and the calls around it."""
         found: dict[ModulePass | ModuleInput, None] = {}
         seen: set[int] = set()
         waiting = [number]
@@ -709,7 +684,7 @@ class _Logged:
         operations = self._log.operations
         for call in self._log.modules:
             passed = self._passes[call.number].backward.get(number)
-            if passed is not None:  # gradients come in where its results have some, and leave where its inputs have
+            if passed is not None:  # results and inputs that have a gradient
                 passed.grad_output_shapes = [operations[n].shape for n in dict.fromkeys(call.outputs) if n in reached]
                 made = [operations[n] for n in dict.fromkeys(call.inputs) if n >= 0 and n in reached]
                 passed.grad_input_shapes = [one.shape for one in made]

@@ -24,22 +24,7 @@ from .._torch.functions.facts import Origin
 from .._torch.left_as_found import PassStopped
 from .._torch.source_code import CodeFacts, Site, SourceLine
 from ..errors import InvalidArgument, LayerNotFound
-from ..log.keys import (
-    ALL,
-    AnyKey,
-    Key,
-    Meaning,
-    OfClass,
-    Reading,
-    Several,
-    Text,
-    end_of,
-    find_address,
-    fitting_glob,
-    glob_pattern,
-    parse_key,
-    readings,
-)
+from ..log.keys import ALL, Addresses, AnyKey, Meaning, Reading, parse_key
 from ..log.records import ClassNames, Composite, Log, ModuleCall, OperationRecord
 from ..log.run import LoggedRun
 
@@ -159,14 +144,7 @@ def _end_place(log: Log, record: OperationRecord, label: str) -> tuple[Place | N
 
 def outermost_calls(log: Log) -> list[ModuleCall]:
     """The calls of the model itself that no other call of the model made: `generate` makes one for each token."""
-    return [call for call in log.modules if not call.address and not _is_inside_model(call)]
-
-
-def _is_inside_model(call: ModuleCall) -> bool:
-    outer = call.outer
-    while outer is not None and outer.address:
-        outer = outer.outer
-    return outer is not None
+    return [call for call in log.modules if not call.address and not call.is_nested]
 
 
 def _number(model: ModuleCall, calls: list[ModuleCall]) -> int | None:
@@ -261,27 +239,27 @@ _NEVER_CALLED = (ModuleList, ModuleDict, ParameterList, ParameterDict)
 
 
 class ModelPlaces:
-    """The modules of a model by address. A module has one first address and may have others."""
+    """The modules of a model by address, and the places that keys mean in it."""
 
     def __init__(self, model: Module) -> None:
         self.modules: dict[str, Module] = {}
         known: dict[int, str] = {}
-        self.others: dict[str, str] = {}
-        for address, module in addressed(model, "", known, lambda module, address: self._note(known, module, address)):
+        others: dict[str, str] = {}
+
+        def note(module: Module, other: str) -> None:
+            if known.get(id(module), other) != other:
+                others[other] = known[id(module)]
+
+        for address, module in addressed(model, "", known, note):
             known[id(module)] = address if address is not None else ""
             if address is not None:
                 self.modules[address] = module
-
-    def _note(self, known: dict[int, str], module: Module, address: str) -> None:
-        for name, inner in module.named_modules():
-            other = ".".join(part for part in (address, name) if part)
-            if id(inner) in known and known[id(inner)] != other:
-                self.others[other] = known[id(inner)]
+        self.addresses = Addresses({address: type(module) for address, module in self.modules.items()}, others)
 
     def places(self, key: Any) -> list[Place]:
         """The places that a key means. Raises if only a history can resolve the key."""
         parsed = parse_key(key)
-        found = self._places(parsed)
+        found = [_place(way) for way in parsed.in_model(self.addresses)]
         if not found:
             near = get_close_matches(key, self.modules, n=3, cutoff=0.7) if isinstance(key, str) else []
             hint = f" The nearest are {', '.join(map(repr, near))}." if near else ""
@@ -300,37 +278,10 @@ class ModelPlaces:
             return False
         return True
 
-    def _places(self, key: Key) -> list[Place]:
-        if isinstance(key, Several):
-            return [place for one in key.keys for place in self._places(one)]
-        if isinstance(key, OfClass):
-            return [Place("output", address) for address, module in self.modules.items() if isinstance(module, key.cls)]
-        if not isinstance(key, Text):
-            raise InvalidArgument(f"{key} means something only in a log of the model: pass one as like=history.")
-        ways = readings(key.text)
-        for way in ways:
-            address = find_address(way.name, self.modules, self.others)
-            if address is not None and (address or way.name == ""):
-                return [_place(way, address)]
-        for way in ways:
-            end = end_of(way.name) if way.can_be_label else None
-            if end is not None:
-                return [Place("input" if end[0] == "input" else "output", "", None, (end[1] or 1) - 1)]
-        for way in ways:
-            glob = fitting_glob(way.name, self.modules, self.others) if way.is_glob else None
-            if glob is not None:
-                fits = glob_pattern(glob).fullmatch
-                return [
-                    _place(way, address)
-                    for address, module in self.modules.items()
-                    if address and fits(address) and not isinstance(module, _NEVER_CALLED)
-                ]
-        return []
 
-
-def _place(way: Reading, address: str) -> Place:
+def _place(way: Reading) -> Place:
     part = None if way.part == ALL else way.part or 0
-    return Place("input" if way.is_input else "output", address, way.turn, part)
+    return Place("input" if way.is_input else "output", way.name, way.turn, part)
 
 
 # Watched places, and the action for their values.
@@ -349,9 +300,9 @@ class Act(ABC):
         """A call of the model begins."""
 
     def placed(self, spot: Spot, tensor: Tensor, part: int, is_other: Tensor | bool) -> None:  # noqa: B027 - for acts that change
-        """The model goes on with `tensor`, number `part` of the tensors that a module returned or was given.
+        """The model continues with `tensor`, number `part` of the tensors that a module returned or received.
 
-        `is_other`: whether its values are others than those that were there; a tensor where a device has not told yet.
+        `is_other`: True if it differs from the value that was there; a tensor if a device has not finished comparing.
         """
 
 
@@ -361,14 +312,14 @@ class Spot:
 
     place: Place
     act: Act
-    rank: float = 0  # how many places its key means: of two changes of one value, that of the lower rank counts
+    rank: float = 0  # the number of places that its key means; of two changes of one value, the lower rank wins
     module: Module | None = None
     reached: int = 0  # over the whole block
     here: int = 0  # in this call of the model
-    made: int = 0  # how often the model went on with what the act gave, over the whole block
-    changed: int | Tensor = 0  # in how many of these with other values
-    is_alone: bool = False  # whether it was reached last where its module was called by itself, not by the model
-    is_outranked: bool = False  # another change was made in its place
+    made: int = 0  # how often the model continued with the result of the act, over the whole block
+    changed: int | Tensor = 0  # how often this result differed from the value before
+    is_alone: bool = False  # True if it was last reached in a call of its module that the model did not make
+    is_outranked: bool = False  # True if another key's change was made instead
 
 
 def counting(spots: list[Spot]) -> list[Spot]:

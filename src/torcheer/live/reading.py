@@ -32,15 +32,15 @@ from .._torch.left_as_found import left_as_found
 from .._torch.memory import cloned, has_memory, version_of
 from .._torch.shapes import shape_of
 from .._torch.thread_state import thread_left_as_found
-from ..capture import Numbering, Session, open_session, run_model
+from ..capture import Numbering, Selection, Session, open_session, run_model
 from ..errors import ActivationLost, InvalidArgument, LayerNotFound
-from ..log.keys import AnyKey, Text, find_address, parse_key, readings
+from ..log.keys import AnyKey, parse_key
 from ..log.operation import OperationFacts
 from ..log.options import Options, parse_layers_to_save
 from ..log.records import ModuleCall, OperationRecord
 from ..log.run import HoldsRun, LoggedRun
 from .places import Act, ModelPlaces, Spot, Stopped
-from .watch import WatchedKeys, in_words, is_plural
+from .watch import WatchedKeys, in_words
 
 
 class TakenValue:
@@ -157,52 +157,37 @@ def values_in_log(model: Module, arguments: Arguments, keys: list[Any]) -> list[
 def _value(run: LoggedRun, key: Any) -> Any:
     numbers = run.lookup.meaning(key).numbers
     found: list[Tensor] = [OperationFacts(run.index, number).tensor_contents for number in numbers]
-    return found if is_plural(key) else found[0]
+    return found if parse_key(key).is_plural else found[0]
 
 
 def _stopped_log(run: LoggedRun, model: Module, arguments: Arguments, keys: list[Any]) -> _Until | None:
     """Log until every key was reached; None if the pass ran to its end, or a key can be understood only then."""
+    addresses = ModelPlaces(innermost(model)).addresses
+    signs = [parse_key(key).first_sign(addresses) for key in keys]
+    if None in signs:
+        return None
     session = open_session(run)
-    until = _Until(run, session, keys, ModelPlaces(innermost(model)))
-    if until.can_stop:
-        try:
-            session.run(model, *arguments, None)
-        except Stopped as stopped:
-            if stopped.args != (until,):
-                raise
-            return until
+    until = _Until(run, session, {sign: key for sign, key in zip(signs, keys, strict=True) if sign is not None})
+    try:
+        session.run(model, *arguments, None)
+    except Stopped as stopped:
+        if stopped.args != (until,):
+            raise
+        return until
     return None
 
 
-class _Until:
+class _Until(Selection):
     """A selection that keeps what another one keeps, and ends the pass after the last wanted operation."""
 
-    def __init__(self, run: LoggedRun, session: Session, keys: list[Any], places: ModelPlaces) -> None:
+    def __init__(self, run: LoggedRun, session: Session, signs: dict[tuple[str, str, int], Any]) -> None:
         self._run = run
-        self._places = places
-        self._inner: Any = session.keeper.selection
+        assert session.keeper.selection is not None  # keys say what is kept
+        self._inner = session.keeper.selection
         self._numbering = Numbering(run.log)
-        self._labels: dict[tuple[str, int], str] = {}  # layers that are waited for, by type and number: the key
-        self._addresses: dict[str, int] = {}  # modules that are waited for: the number of the call
-        self._sure: dict[str, int] = {}  # by key: the operation that was taken for it
-        self.can_stop = all(map(self._read, map(parse_key, keys)))
+        self._awaited = signs  # by the sign of its first operation (`Key.first_sign`): the key
+        self._sure: dict[Any, int] = {}  # by key: the operation that was taken for it
         session.keeper.selection = self
-
-    def _read(self, key: Any) -> bool:
-        """Wait for the operation that a key means. Returns False if it cannot be recognized while the model runs."""
-        if not isinstance(key, Text) or "*" in key.text:
-            return False
-        for way in readings(key.text):
-            if not way.can_be_label:
-                return False
-            if (address := find_address(way.name, self._places.modules, self._places.others)) is not None:
-                self._addresses[address] = way.turn or 1
-                return True
-            kind, _, number = way.name.partition("_")
-            if number.isdecimal() and way.turn in (None, 1):
-                self._labels[kind, int(number)] = key.text
-                return True
-        return False
 
     def is_right(self) -> bool:
         """Whether the keys mean the operations that were taken for them, now that everything that ran is numbered."""
@@ -210,25 +195,23 @@ class _Until:
         return all(meaning(key).numbers[:1] == [number] for key, number in self._sure.items())
 
     def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
-        if not self._labels and not self._addresses:
+        if not self._awaited:
             raise Stopped(self)
-        kept: bool | None = self._inner.before(function, module)
-        return kept
+        return self._inner.before(function, module)
 
     def after(self, record: OperationRecord) -> bool:
         (least, most), _ = self._numbering.catch_up(record.number)
-        key = self._labels.pop((record.function.type, least), None) if least == most else None
+        key = self._awaited.pop(("layer", record.function.type, least), None) if least == most else None
         if key is not None:
             self._sure[key] = record.number
-        return bool(self._inner.after(record))
+        return self._inner.after(record)
 
     def entering(self, call: ModuleCall) -> bool:
-        return bool(self._inner.entering(call))
+        return self._inner.entering(call)
 
     def leaving(self, call: ModuleCall) -> bool:
-        if self._addresses.get(call.address) == call.call:
-            del self._addresses[call.address]
-        return bool(self._inner.leaving(call))
+        self._awaited.pop(("module", call.address, call.call), None)
+        return self._inner.leaving(call)
 
 
 # `tap` reads values at chosen places while a model runs; `activation` does so in one line.
@@ -268,7 +251,7 @@ class TappedValues(Managed["TappedValues"], Mapping[AnyKey, Any]):
                 found = [self._get(value, spot, key) for spot in spots for value in self._take.values.get(spot, ())]
                 if not found:
                     raise KeyError(f"{key!r} was not reached in the last call of the model.")
-                is_one = len(found) == 1 and len(spots) == 1 and not is_plural(key)
+                is_one = len(found) == 1 and len(spots) == 1 and not parse_key(key).is_plural
                 return found[0] if is_one else found
         raise KeyError(f"{key!r} is not watched; these are: {', '.join(map(repr, self))}.")
 

@@ -39,7 +39,7 @@ from .._torch.source_code import MODULE_CALL
 from .._torch.thread_state import thread_as_found
 from ..capture import FUSING, decision_of, named_arguments
 from ..errors import InvalidArgument, PlaceNotReached
-from ..log.keys import OfClass, OfFunction, Range, Several, Text, Where, parse_key
+from ..log.keys import parse_key
 from ..log.records import is_kind_of
 from ..log.run import HoldsRun, LoggedRun, run_of
 from .function_watch import Copies, FunctionWatch, differ, given_to_change, is_state, refused, write
@@ -410,17 +410,11 @@ class WatchedKeys:
         said = []
         for key, spots in self.spots:
             missing = [spot.place for spot in spots if not spot.reached and not spot.is_outranked]
-            if missing and (len(missing) == len(spots) or spots[0].place.label or not is_plural(key)):
+            if missing and (len(missing) == len(spots) or spots[0].place.label or not parse_key(key).is_plural):
                 threads = any(place.module in self.watch.elsewhere for place in missing)
                 why = "; it ran on another thread, which is not watched" if threads else ""
                 said.append(f"{key!r} was not reached ({few(missing, 1)}{why})")
         return said
-
-
-def is_plural(key: Any) -> bool:
-    """True if a key may mean several values, so that the answer is a list."""
-    parsed = parse_key(key)
-    return isinstance(parsed, (Several, OfClass, OfFunction, Range, Where)) or (isinstance(parsed, Text) and "*" in parsed.text)
 
 
 def _called(run: LoggedRun) -> tuple[dict[str, int], dict[str, list[str]]]:

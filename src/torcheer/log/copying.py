@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import fields
 from typing import Any, NoReturn
 
 from torch import Tensor
 
 from .._torch.memory import FREED, has_memory
 from ..errors import NotPicklable
-from .records import Details, Held, Log, was_overwritten
-
-_LISTS = (
-    *("rows", "values", "versions", "details", "functions", "sites", "states", "modules", "registered"),
-    *("python_reads", "notes"),
-)
+from .records import Details, Held, Log, States, was_overwritten
 
 
 def twin_of_log(log: Log) -> Log:
     """A second log that shares the kept tensors: releasing them in one leaves them in the other."""
     new = copy.copy(log)
-    for name in _LISTS:
-        setattr(new, name, copy.copy(getattr(log, name)))
+    for field in fields(log):
+        value = getattr(log, field.name)
+        if isinstance(value, (list, dict, set, States)):
+            setattr(new, field.name, copy.copy(value))
     new.backward = log.backward.copy() if log.backward is not None else None
     return new
 

@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import Any
 
-from .index import Index
+from .run import Index
 
 _FORM = re.compile(r"(\d+)-([0-9a-f]{32})(?:-([0-9a-f]{8})([0-9a-f]{8})([0-9a-f]{8}))?")
 _PARTS = ("the functions it runs", "the shapes", "what each operation is computed from")

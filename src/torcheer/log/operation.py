@@ -26,11 +26,10 @@ from .._torch.memory import is_freed
 from .._torch.shapes import bytes_of, shape_of
 from .._torch.source_code import SourceLine, source_of, stack_of
 from ..errors import ActivationLost, ActivationNotSaved, GradientNotSaved
-from .index import Index
-from .labels import LayerEntry
-from .lookup import Lookup
+from .keys import Lookup
 from .param import Param, describe_param
 from .records import UNSAVED, Facts, ModuleCall, OperationRecord
+from .run import Index, LayerEntry
 from .templates import fill_call, slot_paths
 
 _NO_PATH = (None, None)

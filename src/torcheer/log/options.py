@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import string
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict, TypeVar, get_args
@@ -13,11 +14,13 @@ from torch import Tensor
 from .._torch.inputs import check_names
 from ..errors import InvalidArgument
 from .keys import AnyKey, Key, Several, parse_key
-from .labels import DEFAULT_FORMAT, check_format
 
 LayersToSave = AnyKey | None
 
 _WORDS = ("all", "none", "modules")
+
+DEFAULT_FORMAT = "{type}_{type_number}_{number}"
+_FIELDS = {"type", "type_number", "number"}
 
 
 def parse_layers_to_save(wanted: LayersToSave, option: str = "layers_to_save") -> str | Key:
@@ -78,6 +81,27 @@ class Options:
             raise InvalidArgument(f"unseen is one of {', '.join(map(repr, get_args(Unseen)))}; got {self.unseen!r}.")
         if self.activation_postfunc is not None and not callable(self.activation_postfunc):
             raise InvalidArgument(f"activation_postfunc must be a function of a tensor; got {self.activation_postfunc!r}.")
+
+
+def check_format(label_format: str) -> str:
+    """Return the format. Raises if its labels would not be unique."""
+    if label_format == DEFAULT_FORMAT:
+        return DEFAULT_FORMAT
+    if not isinstance(label_format, str):
+        raise InvalidArgument(f"layer_label_format is a text such as '{{type}}_{{number}}'; got {label_format!r}.")
+    try:
+        names = {name for _, name, _, _ in string.Formatter().parse(label_format) if name is not None}
+        label_format.format(type="relu", type_number=1, number=1)
+    except KeyError:
+        names = set()
+    except (ValueError, IndexError, AttributeError) as error:
+        raise InvalidArgument(f"layer_label_format {label_format!r} is no format string: {error}") from error
+    if not names <= _FIELDS or not (names >= {"type", "type_number"} or "number" in names):
+        raise InvalidArgument(
+            f"layer_label_format {label_format!r} must use {{number}}, or {{type}} and {{type_number}}, and nothing but "
+            f"{{type}}, {{type_number}} and {{number}}; the default is {DEFAULT_FORMAT!r}."
+        )
+    return label_format
 
 
 def _check_device(device: Any) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from .._torch.internals import DisableTorchFunction
-from .index import Index
-from .records import AbsentTensor, RegisteredModule, is_parameter
+from .records import AbsentTensor, is_parameter
+from .run import Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +54,10 @@ def describe_param(index: Index, name: str, tensor: Tensor) -> Param:
         return Param(name, shape, tensor.dtype, tensor.requires_grad, is_buffer, others, is_unknown)
 
 
-def own_params(index: Index, address: str) -> list[Param]:
-    """The parameters that a module registers itself."""
+def own_params(index: Index, address: str, kind: Literal["parameters", "buffers"] = "parameters") -> list[Param]:
+    """The parameters (or buffers) that a module registers itself."""
     module = index.log.registered[address]
-    return _named(index, module, module.parameters)
-
-
-def own_buffers(index: Index, address: str) -> list[Param]:
-    """The buffers that a module registers itself."""
-    module = index.log.registered[address]
-    return _named(index, module, module.buffers)
-
-
-def _named(index: Index, module: RegisteredModule, states: Mapping[str, Tensor | None]) -> list[Param]:
+    states: Mapping[str, Tensor | None] = getattr(module, kind)
     return [describe_param(index, module.full_name(name), tensor) for name, tensor in states.items() if tensor is not None]
 
 

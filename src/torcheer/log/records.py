@@ -351,9 +351,7 @@ class BackwardRecord:
     task: int  # torch's number of the graph task
     nodes: list[NodeRecord] = field(default_factory=list)
     gradients: dict[int, Tensor] = field(default_factory=dict)
-    summed: dict[int, Tensor] = field(
-        default_factory=dict
-    )  # sums at nodes where the pass may end; used if the node does not run
+    summed: dict[int, Tensor] = field(default_factory=dict)  # at nodes where the pass may end: used if the node does not run
     accumulated: set[int] = field(default_factory=set)  # leaves whose accumulation node ran
     scale: Tensor | None = None  # the factor by which a gradient scaler multiplied the loss
     is_complete: bool = False
@@ -691,6 +689,11 @@ class PythonReadRecord:
     module: ModuleCall | None
     site: Site | None
     before: int  # the number of the next operation
+
+    @property
+    def is_truth_value(self) -> bool:
+        """True if Python got a truth value, on which it may branch."""
+        return isinstance(self.value, bool)
 
 
 @dataclass(slots=True, eq=False)

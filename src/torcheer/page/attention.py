@@ -14,8 +14,8 @@ from .._torch.measure import real, short
 from ..analysis.attention import Attention, AttentionPart, attention_of, is_attention
 from ..errors import TorcheerError
 from ..graph import Node
-from ..log.index import Index
 from ..log.operation import OperationFacts
+from ..log.run import Index
 from .document import packed
 from .schema import Plain, lean
 

@@ -14,10 +14,10 @@ from ..analysis import Cost
 from ..graph import Edge, Graph, ModuleBox, Node, PythonRead, SourcePlace
 from ..graph.blocks import BlockRun, runs_of
 from ..graph.equal_ports import equal_ports
-from ..log.index import Index
 from ..log.operation import DECLARED, OperationFacts, rows_of
 from ..log.param import Param
 from ..log.records import ModuleCall
+from ..log.run import Index
 from .schema import Plain, lean
 
 Frame = list[Any]  # [file, line, function]

@@ -24,8 +24,8 @@ from .._torch.memory import is_freed
 from .._torch.shapes import shape_of
 from ..errors import InvalidArgument
 from ..graph import Node
-from ..log.index import Index
 from ..log.operation import OperationFacts
+from ..log.run import Index
 from .document import packed
 from .schema import GRAPH, Plain, lean
 

@@ -22,10 +22,9 @@ from .._torch.left_as_found import left_as_found
 from .._torch.memory import cloned, is_freed
 from ..capture import run_model
 from ..errors import InvalidArgument, ReplayFailed
-from ..log.index import Index
 from ..log.operation import OperationFacts
 from ..log.records import TEMPLATE, Log, OperationRecord
-from ..log.run import LoggedRun
+from ..log.run import Index, LoggedRun
 from .comparison import Agreement, difference, same_bits
 from .edges import is_plain
 from .machine import given_because, is_uninitialised, run_again

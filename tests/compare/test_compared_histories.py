@@ -18,10 +18,10 @@ from torch import nn
 import torcheer as tl
 from models import autograd_function, made_of
 from torcheer.cli import main
-from torcheer.compare import alignment
-from torcheer.compare.alignment import align, heaviest_increasing
+from torcheer.compare.alignment import align
 from torcheer.compare.measures import difference
 from torcheer.compare.steps import Side
+from torcheer.graph import matching
 
 
 @pytest.fixture
@@ -580,7 +580,7 @@ def test_the_heaviest_increasing_pairs_are_found(pairs):
         if all(one[0] < other[0] and one[1] < other[1] for one, other in itertools.pairwise(some)):
             best = max(best, sum(pair[2] for pair in some))
     weights = {pair[:2]: pair[2] for pair in unique}
-    found = heaviest_increasing([(a, b, float(weight)) for a, b, weight in unique])
+    found = matching.heaviest_increasing([(a, b, float(weight)) for a, b, weight in unique])
     assert all(one[0] < other[0] and one[1] < other[1] for one, other in itertools.pairwise(found))
     assert sum(weights[pair] for pair in found) == best
 
@@ -589,8 +589,8 @@ def test_the_heaviest_increasing_pairs_are_found(pairs):
 def likened(monkeypatch):
     """The pairs of operations whose likeness is measured: the work of an alignment that grows with the square of a log."""
     pairs = []
-    measured = alignment._likeness
-    monkeypatch.setattr(alignment, "_likeness", lambda found, a, b: pairs.append((a, b)) or measured(found, a, b))
+    measured = matching._likeness
+    monkeypatch.setattr(matching, "_likeness", lambda found, a, b: pairs.append((a, b)) or measured(found, a, b))
     return pairs
 
 

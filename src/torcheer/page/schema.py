@@ -55,7 +55,9 @@ GRAPH: dict[str, Part] = {
             "string", "the verdict of a comparison with another history, in one line; empty without a comparison", ""
         ),
         "culprits": Key("number[]", "list of nodes with an own error in that comparison, the culprit in its verdict first", []),
-        "partners": Key("number[]", "for every node: the matching node of the other history, or -1", []),
+        "partners": Key(
+            "number[]", "in the first of two histories on a page, for every node: the matching node of the second, or -1", []
+        ),
     },
     "facts": {
         "operations": Key("number", "number of operations, including inputs and outputs", 0),
@@ -151,6 +153,7 @@ GRAPH: dict[str, Part] = {
         "preview": Key("Preview | null", "Preview of the activation, if it was kept and fits", None),
         "attention": Key("Attention | null", "Attention: the patterns of its heads, if they fit", None),
         "metrics": Key("(number | null)[]", "list of figures, one for each of the payload's `metrics`", []),
+        "cause": Key("string", 'what a comparison found to be different about it: `"eps is 1e-05 in a and 0.01 in b"`', ""),
     },
     "param": {
         "name": Key("string", '`"features.6.weight"`'),

@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -583,6 +584,19 @@ def test_the_heaviest_increasing_pairs_are_found(pairs):
     found = matching.heaviest_increasing([(a, b, float(weight)) for a, b, weight in unique])
     assert all(one[0] < other[0] and one[1] < other[1] for one, other in itertools.pairwise(found))
     assert sum(weights[pair] for pair in found) == best
+
+
+@given(st.text("abc", max_size=12), st.text("abc", max_size=12))
+@settings(deadline=None, max_examples=200)
+def test_the_longest_common_sequence_is_found(one, other):
+    found = matching._in_common(*([SimpleNamespace(token=token) for token in side] for side in (one, other)))
+    assert all(one[a] == other[b] for a, b, _ in found)
+    assert all(pair[0] < after[0] and pair[1] < after[1] for pair, after in itertools.pairwise(sorted(found)))
+    lengths = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
+    for a, b in itertools.product(range(len(one)), range(len(other))):
+        longest = max(lengths[a][b + 1], lengths[a + 1][b])
+        lengths[a + 1][b + 1] = lengths[a][b] + 1 if one[a] == other[b] else longest
+    assert len(found) == lengths[-1][-1]
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ class Side(matching.Side):
         """The signature of an activation; None if it was not kept, or is constant."""
         if number not in self._value_signatures:
             value = self.value(number)
-            self._value_signatures[number] = _signature(value) if value is not None else None
+            self._value_signatures[number] = signature_of(value) if value is not None else None
         return self._value_signatures[number]
 
     @cached_property
@@ -162,12 +162,12 @@ def first_after(
 def _state_signature(value: Tensor | AbsentTensor) -> Signature | None:
     """The signature of a parameter or buffer; if no file has its values, of its fingerprint."""
     if not isinstance(value, AbsentTensor):
-        return _signature(value)
+        return signature_of(value)
     mark = blake2b(value.fingerprint.encode(), digest_size=6).digest()  # a file may contain any text here
     return (value.numel(), float(int.from_bytes(mark, "big")), -1.0) if value.fingerprint else None
 
 
-def _signature(value: Tensor) -> Signature | None:
+def signature_of(value: Tensor) -> Signature | None:
     """Size, sum and maximum of the absolute values: unchanged by transposition, and nearly unchanged by rounding.
 
     Only finite values count.

@@ -34,6 +34,7 @@ from .._cleanup import pass_interrupts_on
 Signature = tuple[int, float, float]  # of a tensor: its size, a sum and a maximum that rounding and transposition keep
 
 _LARGEST = 250_000  # cells of a table; longer sequences are divided first
+_LEFT_OUT = 500  # most steps of long sequences without a match, if nothing else tells their steps apart
 _ALIKE = 16  # most pairs with equal values; if there are more, none is matched
 _SEQUENCE = "sequence"  # the reason for a match by order alone
 _SAME_CONTENT, _SAME_ADDRESS = 2.4, 1.25  # so two swapped layers keep their places, but layers after a missing block move
@@ -256,8 +257,8 @@ def _divide(found: Matching[Any], ours: list[Step], theirs: list[Step]) -> None:
     pairs: list[tuple[int, int, float]] = []
     for key in (lambda step: (step.token, step.address, step.call), lambda step: step.token):
         pairs = pairs or [(one, other, 1.0) for one, other, _ in _pairs(_grouped(ours, key), _grouped(theirs, key))]
-    if not pairs:  # every function runs more often in one history: match equal beginnings and ends
-        pairs = _ends_that_agree(ours, theirs)
+    if not pairs:  # every function runs more often in one history
+        pairs = _in_common(ours, theirs) or _ends_that_agree(ours, theirs)
     anchors = ((*pair, _SEQUENCE) for pair in heaviest_increasing(pairs))
     _align_around(found, ours, theirs, anchors, _align_piece)
 
@@ -265,6 +266,38 @@ def _divide(found: Matching[Any], ours: list[Step], theirs: list[Step]) -> None:
 def _align_piece(found: Matching[Any], ours: list[Step], theirs: list[Step]) -> None:
     if len(ours) * len(theirs) <= _LARGEST:
         _align_stretch(found, ours, theirs)
+
+
+def _in_common(ours: list[Step], theirs: list[Step]) -> list[tuple[int, int, float]]:
+    """The longest sequence of functions and shapes that both have, if few steps are left out (the algorithm of Myers)."""
+    a, b = [step.token for step in ours], [step.token for step in theirs]
+    reached, before = {1: 0}, []  # by how many steps more of `a` than of `b` are passed: the furthest step of `a`
+    for count in range(_LEFT_OUT):
+        before.append(reached.copy())
+        for ahead in range(-count, count + 1, 2):
+            x = _entered(reached, ahead, count)[0]
+            while x < len(a) and x - ahead < len(b) and a[x] == b[x - ahead]:
+                x += 1
+            reached[ahead] = x
+            if x == len(a) and x - ahead == len(b):
+                return _way_back(before, x, ahead)
+    return []
+
+
+def _entered(reached: dict[int, int], ahead: int, count: int) -> tuple[int, int]:
+    """Where a way enters after one more left-out step, and how far `a` was ahead before that step."""
+    if ahead == -count or (ahead != count and reached[ahead - 1] < reached[ahead + 1]):
+        return reached[ahead + 1], ahead + 1
+    return reached[ahead - 1] + 1, ahead - 1
+
+
+def _way_back(before: list[dict[int, int]], x: int, ahead: int) -> list[tuple[int, int, float]]:
+    pairs = []
+    for count in range(len(before) - 1, -1, -1):
+        start, from_ahead = _entered(before[count], ahead, count)
+        pairs += [(at, at - ahead, 1.0) for at in range(x - 1, start - 1, -1)]
+        x, ahead = before[count][from_ahead], from_ahead
+    return pairs
 
 
 def _ends_that_agree(ours: list[Step], theirs: list[Step]) -> list[tuple[int, int, float]]:

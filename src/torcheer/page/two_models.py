@@ -42,7 +42,8 @@ class _PayloadSide(Side):
 
     def __init__(self, payload: Plain) -> None:
         self._nodes: list[Plain] = payload["nodes"]
-        self._weights = {weight["name"]: weight for weight in payload.get("weights", ())}
+        self._values = [_signature(node.get("stats")) for node in self._nodes]
+        self._weights = {weight["name"]: _signature(weight.get("stats")) for weight in payload.get("weights", ())}
         modules: list[Plain] = payload["modules"]
         calls: list[tuple[int, ...]] = []
         for number, module in enumerate(modules):  # outer calls stand before inner calls
@@ -84,11 +85,10 @@ class _PayloadSide(Side):
         super().__init__(every, inputs, outputs)
 
     def content(self, step: Step) -> tuple[Signature, ...]:
-        found = (_signature(self._weights.get(name, {}).get("stats")) for name in step.states)
-        return tuple(sorted(signature for signature in found if signature is not None))
+        return tuple(sorted(known for name in step.states if (known := self._weights.get(name)) is not None))
 
     def value_signature(self, number: int) -> Signature | None:
-        return _signature(self._nodes[number].get("stats"))
+        return self._values[number]
 
     def arguments(self, number: int) -> Any:
         return self._nodes[number].get("arguments"), self._nodes[number].get("shape")

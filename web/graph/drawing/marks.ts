@@ -1,6 +1,7 @@
 // What is drawn over a picture: what is selected, found, traced or different.
 
 import type { Comparison } from "../model/compare";
+import { shortAddress } from "./look";
 import { type Mark, type Marks, NO_MARKS } from "./picture";
 import { isBox, unitsOf } from "../model/hierarchy";
 import { type ModelIndex, childOf, itemOf } from "../model/model_index";
@@ -113,10 +114,14 @@ export function addDifferences(view: View, comparison: Comparison, side: number,
 
 /** How many differences a box hides; of a stack of equal blocks, also in which block. */
 function hiddenText({ hierarchy, items }: View, item: number, units: number[]): string {
-  const { boxes, position } = hierarchy;
+  const { boxes, position, payload } = hierarchy;
   const count = `≠ ${format.count(units.length)}`;
   const { kind, blocks } = boxes[~items[item]!.child]!;
   if (kind !== "run") return count;
   const found = new Set(units.map((unit) => blocks.findIndex((block) => position[unit]! < boxes[block]!.high)));
-  return found.size === 1 ? `${count} in block ${[...found][0]! + 1}` : `${count} in ${found.size} blocks`;
+  if (found.size > 1) return `${count} in ${found.size} blocks`;
+  const [block] = found;
+  const address = payload.modules[boxes[blocks[block!]!]!.modules[0] ?? -1]?.address;
+  if (address === undefined) return `${count} in step ${block! + 1}`;
+  return `${count} in ${shortAddress(address, address.split(".").slice(0, -1).join("."))}`;
 }

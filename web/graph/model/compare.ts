@@ -6,7 +6,7 @@ import * as format from "../../shared/format";
 
 export type ChangeKind = "structure" | "parameters" | "values" | "time";
 
-export interface Change {
+interface Change {
   kind: ChangeKind;
   name: string;
   left: string;

@@ -91,11 +91,11 @@ test("differences in blocks that a stack does not show are told on the stack, wi
     const named = (said: string[]): string[] => said.flatMap((text, i) => (text ? [`${view.items[i]!.key} ${text}`] : []));
     return [named(marks.differences!), named(marks.hiddenDifferences!)];
   };
-  assert.deepEqual(marked([], 0), [[], [`m:${run.key} ≠ 1 in block 2`]]);
-  assert.deepEqual(marked([run.key], 0), [[], [`m:${run.key} ≠ 1 in block 2`]]);
+  assert.deepEqual(marked([], 0), [[], [`m:${run.key} ≠ 1 in h.1`]]);
+  assert.deepEqual(marked([run.key], 0), [[], [`m:${run.key} ≠ 1 in h.1`]]);
   assert.deepEqual(marked([run.key], 1), [["n:relu_5:1 changed"], []]);
   right.nodes[8]!.dtype = "float16"; // and of the third
-  assert.deepEqual(marked([run.key], 1), [["n:relu_5:1 changed"], [`m:${run.key} ≠ 1 in block 3`]]);
+  assert.deepEqual(marked([run.key], 1), [["n:relu_5:1 changed"], [`m:${run.key} ≠ 1 in h.2`]]);
   assert.deepEqual(marked([run.key], 0), [[], [`m:${run.key} ≠ 2 in 2 blocks`]]);
 });
 

@@ -53,7 +53,7 @@ export class Stage {
       isWritten &&
       before.open === state.open &&
       before.shown === state.shown &&
-      isSame(this.shownBlocks, shown) &&
+      showSame(this.shownBlocks, shown) &&
       before.rolled === state.rolled &&
       before.isAcross === state.isAcross;
     if (isArranged && (this.scene || this.isWaiting)) {
@@ -122,7 +122,7 @@ export class Stage {
   }
 }
 
-function isSame(one: Openness["shown"], other: Openness["shown"]): boolean {
+function showSame(one: Openness["shown"], other: Openness["shown"]): boolean {
   return one.size === other.size && [...one].every(([run, block]) => other.get(run) === block);
 }
 

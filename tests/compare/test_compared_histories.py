@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,10 +19,10 @@ from torch import nn
 import torcheer as tl
 from models import autograd_function, made_of
 from torcheer.cli import main
-from torcheer.compare import alignment
-from torcheer.compare.alignment import align, heaviest_increasing
+from torcheer.compare.alignment import align
 from torcheer.compare.measures import difference
 from torcheer.compare.steps import Side
+from torcheer.graph import matching
 
 
 @pytest.fixture
@@ -580,17 +581,30 @@ def test_the_heaviest_increasing_pairs_are_found(pairs):
         if all(one[0] < other[0] and one[1] < other[1] for one, other in itertools.pairwise(some)):
             best = max(best, sum(pair[2] for pair in some))
     weights = {pair[:2]: pair[2] for pair in unique}
-    found = heaviest_increasing([(a, b, float(weight)) for a, b, weight in unique])
+    found = matching.heaviest_increasing([(a, b, float(weight)) for a, b, weight in unique])
     assert all(one[0] < other[0] and one[1] < other[1] for one, other in itertools.pairwise(found))
     assert sum(weights[pair] for pair in found) == best
+
+
+@given(st.text("abc", max_size=12), st.text("abc", max_size=12))
+@settings(deadline=None, max_examples=200)
+def test_the_longest_common_sequence_is_found(one, other):
+    found = matching._in_common(*([SimpleNamespace(token=token) for token in side] for side in (one, other)))
+    assert all(one[a] == other[b] for a, b, _ in found)
+    assert all(pair[0] < after[0] and pair[1] < after[1] for pair, after in itertools.pairwise(sorted(found)))
+    lengths = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
+    for a, b in itertools.product(range(len(one)), range(len(other))):
+        longest = max(lengths[a][b + 1], lengths[a + 1][b])
+        lengths[a + 1][b + 1] = lengths[a][b] + 1 if one[a] == other[b] else longest
+    assert len(found) == lengths[-1][-1]
 
 
 @pytest.fixture
 def likened(monkeypatch):
     """The pairs of operations whose likeness is measured: the work of an alignment that grows with the square of a log."""
     pairs = []
-    measured = alignment._likeness
-    monkeypatch.setattr(alignment, "_likeness", lambda found, a, b: pairs.append((a, b)) or measured(found, a, b))
+    measured = matching._likeness
+    monkeypatch.setattr(matching, "_likeness", lambda found, a, b: pairs.append((a, b)) or measured(found, a, b))
     return pairs
 
 

@@ -78,6 +78,53 @@ def test_the_page_of_equal_models_says_so(model, ids, opened):
     assert found.locator(".difference-bar strong").inner_text() == "No differences"
 
 
+def test_every_row_of_a_difference_has_the_cause_that_the_banner_has(model, ids, opened):
+    rows = opened(tl.compare_models(model, other_eps(model), ids)).locator(".differences .result")
+    assert "eps is 1e-05 in a and 0.01 in b · own error" in rows.first.inner_text()
+    other = copy.deepcopy(model)
+    other.skipped = 3
+    comparison = tl.compare_models(model, other, ids)
+    rows = opened(comparison).locator(".differences .result")
+    assert str(comparison.culprit) in rows.first.inner_text()
+    assert "only in a, part of 'blocks.3'" in rows.nth(1).inner_text()
+
+
+def test_the_panel_says_whose_values_it_shows_and_leads_to_those_of_the_other(model, ids, opened):
+    comparison = tl.compare_models(model, other_eps(model), ids)
+    found = opened(comparison)
+    assert found.locator(".panel .cause").inner_text() == "eps is 1e-05 in a and 0.01 in b"
+    sides = found.locator(".panel .sides button")
+    assert sides.all_inner_texts() == ["a: Decoder", "b: Decoder"]
+    for side in (1, 0):
+        sides.nth(side).click()
+        assert [one.get_attribute("aria-pressed") for one in sides.all()] == [str(at == side).lower() for at in (0, 1)]
+        assert found.evaluate("__torcheer.state().selection.side") == side
+        assert found.locator(".panel h2").inner_text() == "layernorm"
+
+
+def test_what_only_one_model_has_leads_to_no_counterpart(model, ids, opened):
+    other = copy.deepcopy(model)
+    other.skipped = 3
+    found = opened(tl.compare_models(model, other, ids))
+    sides = found.locator(".panel .sides button")
+    assert [one.is_disabled() for one in sides.all()] == [False, True]
+
+
+def test_the_counterpart_of_a_block_after_a_missing_block_is_the_matched_block(model, ids, opened):
+    """Its stack shows that block, and not the one with the same number."""
+    other = copy.deepcopy(model)
+    del other.blocks[1]
+    found = opened(tl.compare_models(model, other, ids))
+    found.evaluate("location.hash = 'module=blocks.3:1'")
+    for _ in range(200):  # the page's policy allows no `wait_for_function`
+        if found.evaluate("__torcheer.state().selection.key === 'blocks.3:1' && !__torcheer.isBusy()"):
+            break
+        found.wait_for_timeout(50)
+    shown = found.evaluate("[0, 1].map((side) => __torcheer.selectedOn(side))")
+    assert [one["key"] for one in shown] == ["blocks.3:1", "blocks.2:1"]
+    assert found.evaluate("[0, 1].map((side) => __torcheer.blocks(side))") == [[3], [2]]
+
+
 def test_both_pictures_frame_the_culprit_and_do_not_fold_its_block(model, ids, tmp_path):
     comparison = tl.compare_models(model, other_eps(model), ids)
     for side in ("a", "b"):

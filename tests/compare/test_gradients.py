@@ -93,6 +93,13 @@ def test_a_custom_function_with_a_wrong_backward_is_named(x):
     assert comparison.verdict == "different"
 
 
+def test_the_page_has_a_wrong_backward_as_the_cause_of_its_difference(x):
+    comparison = compared(Net(), Net(lambda h: Wrong.apply(h, 3.0)), x)
+    for payload in comparison._payloads(previews=False, max_bytes=10**6):
+        [culprit] = payload["culprits"]
+        assert payload["nodes"][culprit]["cause"] == str(comparison.gradient_culprit)
+
+
 def test_a_right_custom_function_is_no_difference(x):
     assert compared(Net(), Net(lambda h: Wrong.apply(h, 1.5)), x)
     both = compared(Net(lambda h: Wrong.apply(h, 1.5)), Net(lambda h: Wrong.apply(h, 3.0)), x)

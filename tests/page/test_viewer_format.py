@@ -14,7 +14,6 @@ from torch import nn
 
 import torcheer
 from models import log
-from torcheer.compare.comparison import payloads_of
 from torcheer.page import payload_of
 from torcheer.page.schema import GRAPH, lean, required, whole
 
@@ -71,7 +70,7 @@ def many() -> list[dict[str, object]]:
     recorded._log.notes.append("a note")
     cut = payload_of(strange[0], max_bytes=5_000)
     comparison = torcheer.compare_models(nn.LayerNorm(4), nn.LayerNorm(4, eps=0.1), torch.rand(2, 4))
-    compared = payloads_of(comparison._page_sides(), comparison.headline, previews=False, max_bytes=10**6)
+    compared = comparison._payloads(previews=False, max_bytes=10**6)
     measured = payload_of(strange[0], metrics={"largest": torch.max})
     return [
         *compared,

@@ -8,14 +8,14 @@ import { loadChoices, saveChoices } from "./state/choices";
 import type { Theme } from "../shared/color";
 import { applyTheme, screenScheme, themeFor } from "../shared/theme";
 import { commandsOf } from "./controls/commands";
-import { type Comparison, compare } from "./model/compare";
+import { type Comparison, compare, counterpart } from "./model/compare";
 import { Engine } from "./layout/engine";
 import { boxItemKey } from "./layout/view";
 import { carriedOver, openTo, openToDepth } from "./state/expansion";
 import { type FirstView, firstView } from "./state/first_view";
 import type { Guide } from "./guide";
 import { Address } from "./state/hash";
-import { isBox } from "./model/hierarchy";
+import { isBox, unitsOf } from "./model/hierarchy";
 import { listen } from "./controls/keyboard";
 import { Messages } from "./controls/messages";
 import { Parts } from "./controls/parts";
@@ -133,6 +133,8 @@ export class App implements Guide {
     const keys = [...open];
     for (const [run, block] of shown) if (block !== "all") keys.push(...carriedOver(hierarchy, run, block, this.state));
     const selection = selectionOf(hierarchy, child, side);
+    const beside = this.comparison ? this.besideOn(1 - side, selection) : null;
+    if (beside !== null) keys.push(...openTo(this.modelIndex(1 - side).hierarchy, beside, this.state).open);
     const anchor = this.anchor();
     this.side = side;
     const details = this.narrow.matches ? [] : [SHOW_DETAILS];
@@ -194,8 +196,9 @@ export class App implements Guide {
     const { pane } = this.stages[side]!;
     pane.afterSized(() => {
       pane.reveal(item, this.isAnimated, always);
-      const other = this.selectedItem(1 - side);
-      if (other >= 0) this.stages[1 - side]!.pane.alignWith(pane, item, other, this.isAnimated);
+      const other = this.stages[1 - side];
+      const beside = other ? this.besideOn(1 - side) : null;
+      if (other?.view && beside !== null) other.pane.alignWith(pane, item, itemOf(other.view, beside), this.isAnimated);
     });
   }
 
@@ -215,7 +218,7 @@ export class App implements Guide {
     const { state, theme, comparison, isAnimated } = this;
     applyTheme(theme);
     saveChoices(state);
-    const scope: Scope = { theme, comparison, isAnimated, selected: (side) => this.selectedOn(side) };
+    const scope: Scope = { theme, comparison, isAnimated, selected: (side) => this.selectedOn(side), beside: (side) => this.besideOn(side) };
     for (const stage of this.stages) stage.update(state, scope, anchor);
     this.updateParts();
     this.address.write(state.selection);
@@ -243,16 +246,28 @@ export class App implements Guide {
     act?.();
   }
 
-  /** What is selected on a side: the selection, or what corresponds to it. */
-  private selectedOn(side: number): Selection | null {
-    const { selection } = this.state;
+  selectedOn(side: number, selection = this.state.selection): Selection | null {
     if (!selection || selection.side === side || !this.comparison) return selection;
-    if (selection.kind !== "unit") return { ...selection, side };
+    if (selection.kind === "edge") return { ...selection, side };
     const [from, to] = [this.modelIndex(selection.side).hierarchy, this.modelIndex(side).hierarchy];
-    const unit = from.units[from.unitByKey.get(selection.key) ?? -1];
+    const child = childOf(from, selection);
     const matched = side === 1 ? this.comparison.toRight : this.comparison.toLeft;
-    const other = unit ? matched[unit.members[0]!]! : -1;
-    return other < 0 ? null : selectionOf(to, to.unitOfNode[other]!, side);
+    const other = child === null ? null : counterpart(from, to, child, matched);
+    return other === null ? null : selectionOf(to, other, side);
+  }
+
+  /** What a side shows beside the selection on the other: its counterpart, or what ran before the place where that would be. */
+  private besideOn(side: number, selection = this.state.selection): number | null {
+    const { hierarchy: to } = this.modelIndex(side);
+    const known = childOf(to, this.selectedOn(side, selection));
+    if (known !== null || !selection || !this.comparison || selection.side === side) return known;
+    const { hierarchy: from } = this.modelIndex(selection.side);
+    const child = childOf(from, selection);
+    if (child === null) return null;
+    const matched = side === 1 ? this.comparison.toRight : this.comparison.toLeft;
+    let node = from.units[unitsOf(from, child)[0]!]!.members[0]!;
+    while (node >= 0 && matched[node]! < 0) node--;
+    return node < 0 ? null : to.unitOfNode[matched[node]!]!;
   }
 
   private selectedItem(side: number): number {

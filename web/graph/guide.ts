@@ -30,6 +30,8 @@ export interface Guide {
   firstView(): FirstView;
   select(selection: Selection | null): void;
   selectedChild(): number | null;
+  /** What is selected on a side: the selection, or its counterpart. */
+  selectedOn(side: number): Selection | null;
   /** Brings what is selected into sight, in the middle if `always`. */
   reveal(always: boolean): void;
   /** What stays in place when boxes open or close elsewhere: the selection, if it is in the picture. */

@@ -48,6 +48,8 @@ export function hookOf(app: App): object {
     firstDraw: (side = 0) => app.stages[side]!.pane.firstDraw,
     frames: (side = 0) => app.stages[side]!.pane.frames,
     lastDraw: (side = 0) => app.stages[side]!.pane.lastDraw,
+    selectedOn: (side: number) => app.selectedOn(side),
+    blocks: (side = 0) => (app.stages[side]?.view?.items ?? []).flatMap((item) => (item.block < 0 ? [] : [item.block])),
     differences: () => app.comparison?.counts ?? null,
     state: () => {
       const { rolled, selection, other, trace, query, match, metric, theme, open, parts } = app.state;

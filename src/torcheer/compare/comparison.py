@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,85 +34,9 @@ if TYPE_CHECKING:
 FIGURES = ["own error", "inherited error", "error"]
 
 
-@dataclass(frozen=True, slots=True)
-class PageSide:
-    """One of the two histories, with the error figures and the match of each operation, by number."""
-
-    history: ModelHistory
-    figures: Mapping[int, tuple[float | None, ...]]
-    partners: Mapping[int, int]
-    culprits: list[int]
-
-
-def payloads_of(sides: tuple[PageSide, PageSide], verdict: str, *, previews: bool, max_bytes: int) -> list[dict[str, Any]]:
-    """The page data of both histories, with errors, matches and culprits."""
-    payloads = [payload_of(side.history, previews=previews, max_bytes=max_bytes // 2) for side in sides]
-    places = [_places(side.history) for side in sides]
-    for side, payload, here, there in zip(sides, payloads, places, reversed(places), strict=True):
-        _add(payload, side, verdict, here, there)
-    return payloads
-
-
-def _places(history: ModelHistory) -> dict[int, int]:
-    """Maps operation numbers to indices of nodes."""
-    return {number: place for place, node in enumerate(history.graph.all_nodes) for number in node.operations}
-
-
-def _add(payload: dict[str, Any], side: PageSide, verdict: str, here: dict[int, int], there: dict[int, int]) -> None:
-    nodes = payload["nodes"]
-    payload["metrics"] = FIGURES
-    payload["verdict"] = verdict
-    culprits = [here[number] for number in side.culprits if number in here]
-    if culprits:
-        payload["culprits"] = culprits
-    payload["partners"] = [-1] * len(nodes)
-    for number, place in here.items():
-        if number in side.figures:
-            nodes[place]["metrics"] = [_plain(value) for value in side.figures[number]]
-        payload["partners"][place] = there.get(side.partners.get(number, -1), -1)
-
-
-def _plain(value: float | None) -> float | None:
-    """A figure for JSON: infinity becomes the largest float."""
-    return 1e308 if value == float("inf") else value
-
-
 # A picture of one history of a comparison: errors as colours, and frames around culprits.
 
 _FRAME = "#D81B60"  # visible on light and dark pages, and on every colour of the scale
-
-
-def culprit_operations(culprits: list[Culprit], side: str) -> list[int]:
-    """The operations of one history that culprits name, and all operations of blocks that only this history runs."""
-    found: dict[int, None] = {}
-    for one in culprits:
-        operation = one.a if side == "a" else one.b
-        if operation is not None:
-            found[operation._number] = None
-            found.update((inside._number, None) for inside in (one.lone.operations if one.lone is not None else ()))
-    return list(found)
-
-
-def draw_side(
-    history: ModelHistory,
-    path: Target | None,
-    format: str | None,
-    errors: Mapping[int, float],
-    culprits: list[int],
-    title: str,
-    options: Mapping[str, Any],
-) -> Picture:
-    """Draw a history with errors as colours. Folding keeps blocks with a culprit apart."""
-    chosen = picture_options({"color_by": _error(errors), **options})
-    framed = set(culprits)
-
-    def of_culprits(value: str) -> Callable[[Any], str | None]:
-        return lambda node: value if framed.intersection(node.operations) else None
-
-    frame = {"color": of_culprits(_FRAME), "penwidth": of_culprits("4")}
-    node = {**frame, **chosen.overrides.get("node", {})} if framed else chosen.overrides.get("node", {})
-    chosen = replace(chosen, overrides={**chosen.overrides, "node": node})
-    return draw(replace(_set_apart(history.graph, framed), title=title), chosen, path, format)
 
 
 def _error(errors: Mapping[int, float]) -> Callable[[Node], float | None]:
@@ -126,11 +51,11 @@ def _error(errors: Mapping[int, float]) -> Callable[[Node], float | None]:
     return own_error
 
 
-def _set_apart(graph: Graph, framed: set[int]) -> Graph:
+def _set_apart(graph: Graph, framed: AbstractSet[int]) -> Graph:
     """The graph with unique structures for culprits' nodes, so that folding joins them with no other node."""
 
     def apart(node: Node) -> Node:
-        return replace(node, structure=lambda: ("culprit", node.key)) if framed.intersection(node.operations) else node
+        return replace(node, structure=lambda: ("culprit", node.key)) if not framed.isdisjoint(node.operations) else node
 
     return replace(graph, all_nodes=tuple(map(apart, graph.all_nodes)))
 
@@ -275,10 +200,36 @@ class Comparison(Shown):
         """
         if side not in ("a", "b"):
             raise InvalidArgument(f"side is 'a' or 'b'; got {side!r:.60}.")
-        history = self.a if side == "a" else self.b
-        title = f"{side}: {history.graph.title}"
-        culprits = culprit_operations(self.culprits, side)
-        return draw_side(history, path, format, self._errors_of(side), culprits, title, options)
+        graph = (self.a if side == "a" else self.b).graph
+        framed = self._causes(side).keys()
+        chosen = picture_options({"color_by": _error(self._errors_of(side)), **options})
+
+        def of_culprits(value: str) -> Callable[[Any], str | None]:
+            return lambda node: None if framed.isdisjoint(node.operations) else value
+
+        if framed:
+            frame = {"color": of_culprits(_FRAME), "penwidth": of_culprits("4")}
+            node = {**frame, **chosen.overrides.get("node", {})}
+            chosen = replace(chosen, overrides={**chosen.overrides, "node": node})
+        return draw(replace(_set_apart(graph, framed), title=f"{side}: {graph.title}"), chosen, path, format)
+
+    def _causes(self, side: str) -> dict[int, str]:
+        """What is different about the operations of one history that culprits name, also of blocks that only it runs.
+
+        The first operation of a block has the words about the whole block.
+        """
+        found: dict[int, str] = {}
+        for one in self.culprits:
+            operation = one.a if side == "a" else one.b
+            if operation is not None:
+                found.setdefault(operation._number, str(one) if one.modules else one.reason)
+                for inside in one.lone.operations if one.lone is not None else ():
+                    found.setdefault(inside._number, f"only in {side}, part of {one.name}")
+        if (backward := self.gradient_culprit) is not None:
+            operation = backward.a if side == "a" else backward.b
+            if operation is not None:
+                found.setdefault(operation._number, str(backward))
+        return found
 
     def _errors_of(self, side: str) -> dict[int, float]:
         """Maps operation numbers to own errors, or to errors if unknown."""
@@ -292,18 +243,32 @@ class Comparison(Shown):
 
         The arguments are those of `ModelHistory.to_html`.
         """
-        one, other = payloads_of(self._page_sides(), self.headline, previews=previews, max_bytes=max_bytes)
+        one, other = self._payloads(previews, max_bytes)
         return to_html(one, path, compare=other, title=title, max_bytes=max_bytes)
 
-    def _page_sides(self) -> tuple[PageSide, PageSide]:
-        figures: tuple[dict[int, tuple[float | None, ...]], ...] = ({}, {})
-        pairs = {row.a._number: row.b._number for row in self.rows}
-        for row in self.rows:
-            for side, operation in zip(figures, (row.a, row.b), strict=True):
-                side[operation._number] = tuple(map(relative, (row.own_error, row.inherited_error, row.error)))
-        a = PageSide(self.a, figures[0], pairs, culprit_operations(self.culprits, "a"))
-        b = PageSide(self.b, figures[1], {b: a for a, b in pairs.items()}, culprit_operations(self.culprits, "b"))
-        return a, b
+    def _payloads(self, previews: bool, max_bytes: int) -> list[dict[str, Any]]:
+        """The page data of both histories, with errors, causes, and the operation of `b` that matches each operation of `a`."""
+        payloads, places = [], []
+        for side, history in (("a", self.a), ("b", self.b)):
+            payload = payload_of(history, previews=previews, max_bytes=max_bytes // 2)
+            place = {number: at for at, node in enumerate(history.graph.all_nodes) for number in node.operations}
+            causes = {number: cause for number, cause in self._causes(side).items() if number in place}
+            payload |= {"metrics": FIGURES, "verdict": self.headline}
+            if causes:
+                payload["culprits"] = [place[number] for number in causes]
+            for number, cause in causes.items():
+                payload["nodes"][place[number]]["cause"] = cause
+            for row in self.rows:
+                if (at := place.get((row.a if side == "a" else row.b)._number)) is not None:
+                    figures = map(relative, (row.own_error, row.inherited_error, row.error))
+                    payload["nodes"][at]["metrics"] = [
+                        1e308 if one == math.inf else one for one in figures
+                    ]  # JSON has no infinity
+            payloads.append(payload)
+            places.append(place)
+        pairs = {places[0].get(row.a._number): places[1].get(row.b._number, -1) for row in self.rows}
+        payloads[0]["partners"] = [pairs.get(at, -1) for at in range(len(payloads[0]["nodes"]))]
+        return payloads
 
     # Text -------------------------------------------------------------------------------------------------------------
 

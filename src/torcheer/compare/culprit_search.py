@@ -23,7 +23,7 @@ from ..log.records import NAMES, TEMPLATE, OperationRecord
 from ..log.templates import fill_call
 from ..replay.machine import call_again, outcome
 from .alignment import Alignment
-from .culprit import UNSAID, Culprit, LoneCalls, LoneModules, short
+from .culprit import UNSAID, Culprit, LoneCalls, short
 from .measures import Difference, is_close, tolerance_of
 from .own_error import RerunOfB
 from .parameters import ParameterDifference
@@ -126,7 +126,9 @@ class CulpritSearch:
         inputs: tuple[tuple[Operation, Operation], ...] = (),
     ) -> Culprit:
         """The culprit if one history runs operations that the other does not run, or runs others instead."""
-        if (lone := self._lone_modules(missing, extra)) is not None:
+        # whole module calls that only one history runs, if the other runs nothing instead
+        lone = self._lone_calls.around(missing or extra, of_a=bool(missing)) if bool(missing) != bool(extra) else None
+        if lone is not None:
             first = lone.operations[0]
             ours, theirs = (first, None) if missing else (None, first)
             return Culprit(ours, theirs, shown_by, own, missing=missing, extra=extra, inputs=inputs, lone=lone)
@@ -152,12 +154,6 @@ class CulpritSearch:
     @cached_property
     def _lone_calls(self) -> LoneCalls:
         return LoneCalls(self._alignment)
-
-    def _lone_modules(self, missing: tuple[Operation, ...], extra: tuple[Operation, ...]) -> LoneModules | None:
-        """The whole module calls that only one history runs, if the other runs nothing instead."""
-        if bool(missing) == bool(extra):
-            return None
-        return self._lone_calls.around(missing or extra, of_a=bool(missing))
 
     def _differing_inside(
         self,

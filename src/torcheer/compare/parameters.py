@@ -14,8 +14,8 @@ from .._torch.internals import DisableTorchFunction
 from .._torch.memory import is_freed
 from ..log.records import AbsentTensor
 from .alignment import Alignment
-from .measures import Difference, absolute_values, difference_of_any, is_close, is_measurable, tolerance_of
-from .steps import Side
+from .measures import Difference, difference_of_any, is_close, is_measurable, tolerance_of
+from .steps import Side, signature_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,8 @@ class ParameterDifference:
 
 def _used_alike(alignment: Alignment) -> Iterator[tuple[int, int]]:
     """Pairs of parameters and buffers that matched operations of one type use at the same position, by number."""
-    steps = {step.number: step for step in alignment.a.steps}
     for step in alignment.b.steps:
-        partner = steps.get(alignment.of_b.get(step.number, -1))
+        partner = alignment.a.every.get(alignment.of_b.get(step.number, -1))
         if partner is not None and partner.type == step.type and len(partner.states) == len(step.states):
             yield from zip(partner.states, step.states, strict=True)
 
@@ -123,7 +122,7 @@ def _by_content(ours: dict[str, Tensor], theirs: dict[str, Tensor], matched: dic
     for place, (named, known) in enumerate(((ours, matched), (theirs, taken))):
         for name, tensor in named.items():
             if name not in known and is_measurable(tensor) and tensor.is_floating_point() and tensor.numel():
-                groups.setdefault((tensor.numel(), _size(tensor)), ([], []))[place].append(name)
+                groups.setdefault(signature_of(tensor), ([], []))[place].append(name)
     return {one: other for a, b in groups.values() if len(a) == len(b) for one, other in zip(a, b, strict=True)}
 
 
@@ -173,23 +172,17 @@ def _exchanged(
     sizes: dict[object, list[str]] = {}
     for one in found:
         if one.difference is not None and one.name_a is not None and is_measurable(ours[one.name_a]):
-            sizes.setdefault((one.shape_a, _size(ours[one.name_a])), []).append(one.name_a)
+            sizes.setdefault((one.shape_a, signature_of(ours[one.name_a])), []).append(one.name_a)
     said = []
     for one in found:
         name_b = one.name_b
         if one.difference is not None and not one.looks and name_b is not None and is_measurable(theirs[name_b]):
-            for name in sizes.get((one.shape_b, _size(theirs[name_b])), ()):
+            for name in sizes.get((one.shape_b, signature_of(theirs[name_b])), ()):
                 if name != one.name_a and _compared(name, name_b, ours, theirs, tolerance) is None:
                     one = replace(one, looks=f"like {name} of a")
                     break
         said.append(one)
     return said
-
-
-def _size(tensor: Tensor) -> str:
-    """The sum of the absolute values, to four digits."""
-    with DisableTorchFunction(), torch.no_grad():
-        return f"{float(absolute_values(tensor).sum(dtype=torch.float64)):.4g}"
 
 
 def _order(rows: Tensor) -> Tensor:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,33 +16,15 @@ from .._text import few
 from .._torch.functions.facts import Origin
 from .._torch.internals import DisableTorchFunction
 from ..errors import InvalidArgument
+from ..graph import matching
+from ..graph.matching import Signature, Step
 from ..history import ModelHistory, Operation
-from ..log.records import AbsentTensor
+from ..log.records import TEMPLATE, AbsentTensor, OperationRecord
 from ..log.run import run_of
 from .measures import absolute_values, is_measurable
 
-Signature = tuple[int, float, float]
-_EDGES = (Origin.INPUT, Origin.OUTPUT)
 
-
-@dataclass(slots=True, eq=False)
-class Step:
-    """One operation of a history, with the features by which it is recognised."""
-
-    number: int
-    type: str
-    shape: tuple[int, ...]
-    address: str  # of its module, renamed by `names=`
-    call: int
-    states: tuple[int, ...]  # the numbers of its parameters and buffers
-    leaves: tuple[str, ...]  # the classes and addresses of the modules whose output it is
-
-    @property
-    def token(self) -> tuple[str, tuple[int, ...]]:
-        return self.type, self.shape
-
-
-class Side:
+class Side(matching.Side):
     """One history: its steps, values and wiring. `rename` translates its addresses to those of the other history."""
 
     def __init__(self, history: ModelHistory, rename: Callable[[str], str] = str) -> None:
@@ -50,24 +32,36 @@ class Side:
         self.index = run_of(history).index
         self.log = self.index.log
         self.rename = rename
-        records = [self.log.operations[number] for number in self.index.operations]
-        self.inputs = [record.number for record in records if record.origin is Origin.INPUT]
-        self.outputs = [record.number for record in records if record.origin is Origin.OUTPUT]
-        exits = self.index.exits
-        self.steps: list[Step] = []
-        for record in records:
-            if record.origin in _EDGES:
-                continue
-            call = record.module
-            address = rename(call.address) if call is not None else ""
-            leaves = tuple(f"{one.class_name} {rename(one.address)}" for one in exits.get(record.number, ()))
-            states = tuple(parent for parent in record.parents if parent < 0)
-            turn = call.call if call is not None else 0
-            self.steps.append(Step(record.number, record.function.type, record.shape, address, turn, states, leaves))
         self._values: dict[int, Tensor | None] = {}
-        self._stacks: dict[int, tuple[int, ...]] = {}  # by module call
         self._value_signatures: dict[int, Signature | None] = {}
         self._state_signatures: dict[int, Signature | None] = {}
+        records = [self.log.operations[number] for number in self.index.operations]
+        inputs = [record.number for record in records if record.origin is Origin.INPUT]
+        outputs = [record.number for record in records if record.origin is Origin.OUTPUT]
+        stacks: dict[int, tuple[int, ...]] = {}  # by module call
+        super().__init__((self._step(record, stacks) for record in records), inputs, outputs)
+
+    def _step(self, record: OperationRecord, stacks: dict[int, tuple[int, ...]]) -> Step:
+        call = record.module
+        if call is not None and call.number not in stacks:
+            stacks[call.number] = tuple(one.number for one in call.stack())
+        parents = record.parents
+        exits = self.index.exits.get(record.number, ())
+        return Step(
+            number=record.number,
+            type=record.function.type,
+            shape=record.shape,
+            address=self.rename(call.address) if call is not None else "",
+            call=call.call if call is not None else 0,
+            calls=stacks[call.number] if call is not None else (),
+            states=tuple(parent for parent in parents if parent < 0),
+            leaves=tuple(f"{one.class_name} {self.rename(one.address)}" for one in exits),
+            parents=parents,
+            dependencies=record.dependencies,
+            role=self.operation(record.number).io_role if record.origin in (Origin.INPUT, Origin.OUTPUT) else "",
+            path=record.details.output_path,
+            is_commutative=record.function.is_commutative,
+        )
 
     def operation(self, number: int) -> Operation:
         return Operation(self.index, number)
@@ -79,18 +73,16 @@ class Side:
             self._values[number] = value if is_measurable(value) and not self.log.is_lost(number) else None
         return self._values[number]
 
+    def arguments(self, number: int) -> Any:
+        return self.log.rows[number][TEMPLATE]
+
     def state_name(self, reference: int) -> str:
         """The name of the parameter or buffer with a negative number."""
         return self.index.state_name(self.index.state(reference))
 
     def stack(self, number: int) -> tuple[int, ...]:
         """The numbers of the module calls around an operation, outermost first."""
-        call = self.log.operations[number].module
-        if call is None:
-            return ()
-        if call.number not in self._stacks:
-            self._stacks[call.number] = tuple(one.number for one in call.stack())
-        return self._stacks[call.number]
+        return self.every[number].calls
 
     @cached_property
     def varying(self) -> set[int]:
@@ -117,7 +109,7 @@ class Side:
         """The signature of an activation; None if it was not kept, or is constant."""
         if number not in self._value_signatures:
             value = self.value(number)
-            self._value_signatures[number] = _signature(value) if value is not None else None
+            self._value_signatures[number] = signature_of(value) if value is not None else None
         return self._value_signatures[number]
 
     @cached_property
@@ -170,12 +162,12 @@ def first_after(
 def _state_signature(value: Tensor | AbsentTensor) -> Signature | None:
     """The signature of a parameter or buffer; if no file has its values, of its fingerprint."""
     if not isinstance(value, AbsentTensor):
-        return _signature(value)
+        return signature_of(value)
     mark = blake2b(value.fingerprint.encode(), digest_size=6).digest()  # a file may contain any text here
     return (value.numel(), float(int.from_bytes(mark, "big")), -1.0) if value.fingerprint else None
 
 
-def _signature(value: Tensor) -> Signature | None:
+def signature_of(value: Tensor) -> Signature | None:
     """Size, sum and maximum of the absolute values: unchanged by transposition, and nearly unchanged by rounding.
 
     Only finite values count.

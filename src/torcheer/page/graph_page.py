@@ -21,6 +21,7 @@ from ..errors import InvalidArgument, UnreadableFile
 from .document import Bundle, packed, plain_title, read_bundle
 from .payload import MAX_BYTES, Recorded, check_limit, payload_of, text_of
 from .schema import FORMAT, GRAPH, VERSION, Plain
+from .two_models import PARTNER_BYTES, with_partners
 from .values import Metrics
 
 if TYPE_CHECKING:
@@ -97,7 +98,10 @@ def make_page(
     room = (max_bytes - bundle.size) // len(shown)
     if room <= 0:
         raise InvalidArgument(f"max_bytes={max_bytes:,} leaves no room: the viewer alone takes {bundle.size:,} bytes.")
-    payloads = [_payload(one, previews, room, metrics) for one in shown]
+    partners = 0 if compare is None or isinstance(history, Mapping) else PARTNER_BYTES * len(history.graph.all_nodes)
+    payloads = [_payload(one, previews, max(1, room - partners), metrics) for one in shown]
+    if len(payloads) == 2:
+        payloads[0] = with_partners(*payloads)
     if title is not None:
         payloads[0] = {**payloads[0], "title": title}
     names = [str(payload["title"]) for payload in payloads]

@@ -53,7 +53,9 @@ GRAPH: dict[str, Part] = {
         "culprits": PageKey(
             "number[]", "list of nodes with an own error in that comparison, the culprit in its verdict first", []
         ),
-        "partners": PageKey("number[]", "for every node: the matching node of the other history, or -1", []),
+        "partners": PageKey(
+            "number[]", "in the first of two histories on a page, for every node: the matching node of the second, or -1", []
+        ),
     },
     "facts": {
         "operations": PageKey("number", "number of operations, including inputs and outputs", 0),
@@ -146,6 +148,7 @@ GRAPH: dict[str, Part] = {
         "preview": PageKey("Preview | null", "Preview of the activation, if it was kept and fits", None),
         "attention": PageKey("Attention | null", "Attention: the patterns of its heads, if they fit", None),
         "metrics": PageKey("(number | null)[]", "list of figures, one for each of the payload's `metrics`", []),
+        "cause": PageKey("string", 'what a comparison found to be different about it: `"eps is 1e-05 in a and 0.01 in b"`', ""),
     },
     "param": {
         "name": PageKey("string", '`"features.6.weight"`'),

@@ -11,7 +11,7 @@ import { LegendBox } from "../panels/legend";
 import type { Messages } from "./messages";
 import { Panel } from "../panels/panel";
 import { childShown, itemOf } from "../model/model_index";
-import { sideName } from "../model/compare";
+import { titleOf } from "../model/compare";
 import type { Part } from "../state/state";
 import { Table } from "../panels/table";
 import { type Crumb, Breadcrumb, Toolbar } from "./toolbar";
@@ -56,9 +56,8 @@ export class Parts {
   private assemble(messages: Messages, tip: HTMLElement): HTMLElement {
     const { guide, actions } = this;
     if (guide.docs.length > 1) {
-      guide.docs.forEach(({ payload }, side) => {
-        const text = `${sideName(guide, side)}: ${payload.title}`;
-        guide.stages[side]!.pane.element.append(el("div", { class: "pane-title", text }));
+      guide.stages.forEach(({ pane }, side) => {
+        pane.element.append(el("div", { class: "pane-title", text: titleOf(guide, side) }));
       });
     }
     const zoom = el(
@@ -116,7 +115,7 @@ export class Parts {
     const { guide } = this;
     const { side, state } = guide;
     const { view } = guide.stages[side]!;
-    const top = { title: guide.docs[side]!.payload.title, go: () => this.actions.fit() };
+    const top = { title: titleOf(guide, side), go: () => this.actions.fit() };
     const child = guide.selectedChild();
     if (!view) return [top];
     const isSelected = child !== null && state.selection?.side === side;

@@ -82,6 +82,7 @@ class Drawer {
     const fill = marks.hovered === i ? theme.chip : headerFill(theme, scene.view.items[i]!.depth);
     this.painter.box(x + 0.6, y + 0.6, w - 1.2, HEADER - 1, 11, fill, null);
     this.painter.box(x + 0.6, y + HEADER / 2, w - 1.2, HEADER / 2, 0, fill, null);
+    this.matchBadge(i, x + w - 4, y - 6);
     const middle = y + HEADER / 2;
     const size = this.scale < 0.3 ? Math.min(HEADER * 0.8, 10 / this.scale) : this.scale < READABLE_SCALE ? 16 : 13;
     if (size * this.scale < 7) return;
@@ -322,7 +323,7 @@ class Drawer {
     const { marks, theme, scene } = this.picture;
     if (!isBox(scene.view.items[i]!.child)) return;
     const found = marks.matches?.[i] ?? 0;
-    const differences = marks.hiddenDifferences?.[i] ?? 0;
+    const differences = marks.hiddenDifferences?.[i] ?? "";
     const size = Math.min(Math.max(11, 9 / this.scale), 40);
     if (size * this.scale < 5) return;
     let right = x;
@@ -333,7 +334,7 @@ class Drawer {
       right -= width + 4;
     };
     if (found) pill(format.count(found), theme.match);
-    if (differences) pill(`≠ ${format.count(differences)}`, theme.changed);
+    if (differences) pill(differences, theme.changed);
   }
 
   private opacity(i: number, isFrame: boolean): number {

@@ -1,13 +1,15 @@
 // What is drawn over a picture: what is selected, found, traced or different.
 
 import type { Comparison } from "../model/compare";
+import { shortAddress } from "./look";
 import { type Mark, type Marks, NO_MARKS } from "./picture";
 import { isBox, unitsOf } from "../model/hierarchy";
 import { type ModelIndex, childOf, itemOf } from "../model/model_index";
 import { prefixCounts } from "../model/search";
 import type { Selection, State } from "../state/state";
+import * as format from "../../shared/format";
 import { itemsShowing, linksBetween, pathBetween, reached } from "../model/trace";
-import type { View } from "../layout/view";
+import { type View, itemHolding } from "../layout/view";
 
 type Links = Map<number, "in" | "out" | "on">; // the colours of links
 
@@ -92,18 +94,34 @@ function addMatches(view: View, modelIndex: ModelIndex, state: State, marks: Mar
   if (focused !== undefined) marks.focusedMatch = itemOf(view, focused);
 }
 
-/** Adds what differs from the other model. */
+/** Adds what differs from the other model: on the operation itself, or on the box or the stack of blocks that hides it. */
 export function addDifferences(view: View, comparison: Comparison, side: number, marks: Marks): void {
-  const { hierarchy, itemOfUnit, items } = view;
+  const { hierarchy, items } = view;
+  const hidden = items.map((): number[] => []);
   marks.differences = items.map((): Mark => "");
-  marks.hiddenDifferences = new Int32Array(items.length);
   for (const one of comparison.differences) {
     const node = side === 0 ? one.left : one.right;
     if (node < 0) continue;
     const isOnly = one.left < 0 || one.right < 0;
-    if (!isOnly && one.changes.every((change) => change.kind === "time")) continue;
-    const item = itemOfUnit[hierarchy.unitOfNode[node]!]!;
-    if (isBox(items[item]!.child)) marks.hiddenDifferences[item]!++;
+    if (!isOnly && !one.cause && one.changes.every((change) => change.kind === "time")) continue;
+    const unit = hierarchy.unitOfNode[node]!;
+    const item = itemHolding(view, unit);
+    if (isBox(items[item]!.child)) hidden[item]!.push(unit);
     else marks.differences[item] = isOnly ? (side === 0 ? "left" : "right") : "changed";
   }
+  marks.hiddenDifferences = hidden.map((units, item) => (units.length ? hiddenText(view, item, units) : ""));
+}
+
+/** How many differences a box hides; of a stack of equal blocks, also in which block. */
+function hiddenText({ hierarchy, items }: View, item: number, units: number[]): string {
+  const { boxes, position, payload } = hierarchy;
+  const count = `≠ ${format.count(units.length)}`;
+  const { kind, blocks } = boxes[~items[item]!.child]!;
+  if (kind !== "run") return count;
+  const found = new Set(units.map((unit) => blocks.findIndex((block) => position[unit]! < boxes[block]!.high)));
+  if (found.size > 1) return `${count} in ${found.size} blocks`;
+  const [block] = found;
+  const address = payload.modules[boxes[blocks[block!]!]!.modules[0] ?? -1]?.address;
+  if (address === undefined) return `${count} in step ${block! + 1}`;
+  return `${count} in ${shortAddress(address, address.split(".").slice(0, -1).join("."))}`;
 }

@@ -39,7 +39,7 @@ export interface Marks {
   bright: Uint8Array | null; // by item: what stays when the rest is dimmed
   matches: Int32Array | null; // by item: how many results are there or inside
   differences: Mark[] | null;
-  hiddenDifferences: Int32Array | null; // by item: how many differences are inside a closed box
+  hiddenDifferences: string[] | null; // by item: how many differences are inside, and where, in words
 }
 
 export const NO_MARKS: Marks = {

@@ -112,6 +112,19 @@ function addItems(view: View, openness: Openness, strangers: Int32Array): void {
   visit(~0, -1);
 }
 
+/** The item that shows a unit: itself, a closed box around it, or the open run of which another block is shown. */
+export function itemHolding({ hierarchy, items, itemOfUnit }: View, unit: number): number {
+  const { boxes, position } = hierarchy;
+  const holds = (child: number): boolean => {
+    if (!isBox(child)) return child === unit;
+    const { low, high } = boxes[~child]!;
+    return position[unit]! >= low && position[unit]! < high;
+  };
+  let at = itemOfUnit[unit]!;
+  while (!holds(items[at]!.child)) at = items[at]!.parent;
+  return at;
+}
+
 /** Joins wires between the same two items into links. Wires from one block of a run to another are left out. */
 function joinItems(view: View, strangers: Int32Array, hasShapes: boolean): void {
   const { hierarchy, items, links, itemOfUnit } = view;

@@ -1,11 +1,12 @@
-// Which node of one model corresponds to which of the other, and what differs between them.
+// What differs between corresponding nodes of two models. Which nodes correspond was decided in Python.
 
+import { type Hierarchy, isBox, unitsOf } from "./hierarchy";
 import type { OpNode, Payload, Stats, Weight } from "./payload";
 import * as format from "../../shared/format";
 
 export type ChangeKind = "structure" | "parameters" | "values" | "time";
 
-export interface Change {
+interface Change {
   kind: ChangeKind;
   name: string;
   left: string;
@@ -17,6 +18,7 @@ export interface Difference {
   left: number; // node of the first payload, or -1
   right: number;
   changes: Change[]; // empty when it is only in one of them
+  cause: string; // what a comparison found to be different about it
 }
 
 export interface Comparison {
@@ -26,25 +28,33 @@ export interface Comparison {
   counts: { left: number; right: number; structure: number; parameters: number; values: number; time: number };
 }
 
+interface Docs {
+  docs: { payload: Payload }[];
+}
+
 /** What a side is called: as in the verdict, where there is one. */
-export function sideName(guide: { docs: { payload: Payload }[] }, side: number): string {
+export function sideName(guide: Docs, side: number): string {
   const names = guide.docs[0]!.payload.verdict ? ["a", "b"] : ["Left", "Right"];
   return names[side]!;
 }
 
-export function onlyIn(guide: { docs: { payload: Payload }[] }, side: number): string {
+/** The title of a model; of two, with its side. */
+export function titleOf(guide: Docs, side: number): string {
+  const { title } = guide.docs[side]!.payload;
+  return guide.docs.length > 1 ? `${sideName(guide, side)}: ${title}` : title;
+}
+
+export function onlyIn(guide: Docs, side: number): string {
   const name = sideName(guide, side);
   return guide.docs[0]!.payload.verdict ? `only in ${name}` : `only in the ${name.toLowerCase()} model`;
 }
 
-const MOST_CELLS = 4_000_000; // of the table that aligns two sequences
 const SAME_VALUES = 1e-4; // of the spread of the values
 const NOTABLE_TIME = 2; // times as long
 const NOTABLE_SHARE = 0.01; // of the whole pass
 
 export function compare(left: Payload, right: Payload): Comparison {
-  const isMatched = left.partners.length === left.nodes.length && left.partners.length > 0;
-  const toRight = isMatched ? Int32Array.from(left.partners) : matchNodes(left, right);
+  const toRight = Int32Array.from(left.partners);
   const toLeft = new Int32Array(right.nodes.length).fill(-1);
   toRight.forEach((to, from) => {
     if (to >= 0) toLeft[to] = from;
@@ -58,10 +68,31 @@ export function compare(left: Payload, right: Payload): Comparison {
     right: differences.filter((one) => one.left < 0).length,
     structure: having("structure"),
     parameters: having("parameters"),
-    values: having("values"),
+    values: differences.filter((one) => isOfValues(one)).length,
     time: having("time"),
   };
   return { toRight, toLeft, differences, counts };
+}
+
+/** Whether values differ, or an operation is wrong by itself. */
+export function isOfValues({ left, right, changes, cause }: Difference): boolean {
+  return left >= 0 && right >= 0 && (cause !== "" || changes.some((change) => change.kind === "values"));
+}
+
+/** What corresponds to a unit or box: the partner of its first operation, or the least box of that kind around all partners. */
+export function counterpart(from: Hierarchy, to: Hierarchy, child: number, matched: Int32Array): number | null {
+  const partners = unitsOf(from, child).map((unit) => matched[from.units[unit]!.members[0]!]!);
+  const units = partners.filter((node) => node >= 0).map((node) => to.unitOfNode[node]!);
+  if (!units.length) return null;
+  if (!isBox(child)) return units[0]!;
+  const places = units.map((unit) => to.position[unit]!).sort((a, b) => a - b);
+  const [first, last] = [places[0]!, places.at(-1)!];
+  const { kind } = from.boxes[~child]!;
+  for (let at = to.units[units[0]!]!.parent; at > 0; at = to.boxes[at]!.parent) {
+    const { low, high, kind: other } = to.boxes[at]!;
+    if (other === kind && low <= first && last < high) return ~at;
+  }
+  return null;
 }
 
 /** With a verdict, different values count only where the operation has an error of its own: the others inherited theirs. */
@@ -70,86 +101,11 @@ function ofTheirOwn(left: Payload, right: Payload, all: Difference[]): Differenc
   return all.flatMap((one) => {
     if (one.left < 0 || one.right < 0) return [one];
     const changes = one.changes.filter((change) => change.kind !== "values");
-    if (ours.has(one.left) || theirs.has(one.right)) {
-      const error = right.nodes[one.right]!.metrics[0] ?? null;
+    const error = right.nodes[one.right]!.metrics[0] ?? null;
+    if (error !== null && (ours.has(one.left) || theirs.has(one.right)))
       changes.unshift({ kind: "values", name: "own error", left: "", right: "", amount: format.figure(error) });
-    }
-    return changes.length ? [{ ...one, changes }] : [];
+    return changes.length || one.cause ? [{ ...one, changes }] : [];
   });
-}
-
-/** Nodes correspond when they stand at the same place in modules with the same key; modules of one node do not count. */
-function matchNodes(left: Payload, right: Payload): Int32Array {
-  const matched = new Int32Array(left.nodes.length).fill(-1);
-  const [ours, theirs] = [byModule(left), byModule(right)];
-  for (const [key, nodes] of ours) {
-    const others = theirs.get(key);
-    if (others) alignNodes(left, right, nodes, others, matched);
-  }
-  return matched;
-}
-
-function byModule(payload: Payload): Map<string, number[]> {
-  const { modules } = payload;
-  const found = new Map<string, number[]>();
-  const held = new Int32Array(modules.length);
-  for (const node of payload.nodes) for (let at = node.module; at >= 0; at = modules[at]!.parent) held[at]!++;
-  payload.nodes.forEach((node, i) => {
-    let home = node.module;
-    while (home >= 0 && held[home] === 1) home = modules[home]!.parent;
-    const key = modules[home]?.key ?? "";
-    const known = found.get(key);
-    if (known) known.push(i);
-    else found.set(key, [i]);
-  });
-  return found;
-}
-
-/** Aligns the nodes of one module: equal ones first, then those between them, where both sides have the same number. */
-function alignNodes(left: Payload, right: Payload, ours: number[], theirs: number[], matched: Int32Array): void {
-  const name = (payload: Payload, node: number): string => `${payload.nodes[node]!.kind} ${payload.nodes[node]!.type}`;
-  const pairs = longestCommon(
-    ours.map((node) => name(left, node)),
-    theirs.map((node) => name(right, node)),
-  );
-  let [a, b] = [0, 0];
-  for (const [i, j] of [...pairs, [ours.length, theirs.length] as const]) {
-    if (i - a === j - b) for (; a < i; a++, b++) matched[ours[a]!] = theirs[b]!;
-    if (i < ours.length) matched[ours[i]!] = theirs[j]!;
-    [a, b] = [i + 1, j + 1];
-  }
-}
-
-/** Places of the longest sequence that two lists have in common, in order. */
-export function longestCommon(one: string[], other: string[]): [number, number][] {
-  let start = 0;
-  while (start < one.length && start < other.length && one[start] === other[start]) start++;
-  let [end, otherEnd] = [one.length, other.length];
-  while (end > start && otherEnd > start && one[end - 1] === other[otherEnd - 1]) [end, otherEnd] = [end - 1, otherEnd - 1];
-  const pairs: [number, number][] = Array.from({ length: start }, (_, i) => [i, i]);
-  const [rows, columns] = [end - start, otherEnd - start];
-  if (rows && columns && rows * columns <= MOST_CELLS) pairs.push(...tabled(one, other, start, rows, columns));
-  for (let i = end, j = otherEnd; i < one.length; i++, j++) pairs.push([i, j]);
-  return pairs;
-}
-
-function tabled(one: string[], other: string[], start: number, rows: number, columns: number): [number, number][] {
-  const width = columns + 1;
-  const lengths = new Uint32Array((rows + 1) * width);
-  for (let i = rows - 1; i >= 0; i--) {
-    for (let j = columns - 1; j >= 0; j--) {
-      const isEqual = one[start + i] === other[start + j];
-      const skipped = Math.max(lengths[(i + 1) * width + j]!, lengths[i * width + j + 1]!);
-      lengths[i * width + j] = isEqual ? lengths[(i + 1) * width + j + 1]! + 1 : skipped;
-    }
-  }
-  const pairs: [number, number][] = [];
-  for (let i = 0, j = 0; i < rows && j < columns;) {
-    if (one[start + i] === other[start + j]) pairs.push([start + i++, start + j++]);
-    else if (lengths[(i + 1) * width + j]! >= lengths[i * width + j + 1]!) i++;
-    else j++;
-  }
-  return pairs;
 }
 
 /** Differences in the order of the first model; a node that only the second has comes after the node it follows there. */
@@ -157,17 +113,18 @@ function inOrder(left: Payload, right: Payload, toRight: Int32Array, toLeft: Int
   const found: Difference[] = [];
   let next = 0;
   const addRight = (until: number): void => {
-    for (; next < until; next++) if (toLeft[next]! < 0) found.push({ left: -1, right: next, changes: [] });
+    for (; next < until; next++) if (toLeft[next]! < 0) found.push({ left: -1, right: next, changes: [], cause: right.nodes[next]!.cause });
   };
-  left.nodes.forEach((_, i) => {
+  left.nodes.forEach((node, i) => {
     const other = toRight[i]!;
     if (other < 0) {
-      found.push({ left: i, right: -1, changes: [] });
+      found.push({ left: i, right: -1, changes: [], cause: node.cause });
       return;
     }
     addRight(other);
     const changes = changesBetween(left, i, right, other);
-    if (changes.length || left.culprits.includes(i)) found.push({ left: i, right: other, changes });
+    const cause = node.cause || right.nodes[other]!.cause;
+    if (changes.length || cause) found.push({ left: i, right: other, changes, cause });
     next = Math.max(next, other + 1);
   });
   addRight(right.nodes.length);
@@ -186,6 +143,8 @@ export function changesBetween(one: Payload, at: number, other: Payload, otherAt
   structure("dtype", left.dtype ?? "–", right.dtype ?? "–");
   structure("device", left.device ?? "–", right.device ?? "–");
   structure("parameters", paramsOf(left), paramsOf(right));
+  const hasAddress = left.arguments.includes(" at 0x"); // of a Python object, another one in every run
+  if (!one.verdict && !hasAddress) structure("arguments", left.arguments, right.arguments); // a verdict names the cause
   structure("passes", String(left.num_passes), String(right.num_passes));
   changes.push(...parameterChanges(left, weightsOf(one), right, weightsOf(other)));
   changes.push(...valueChanges("activation", left.stats, right.stats));

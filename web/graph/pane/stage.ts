@@ -10,7 +10,8 @@ import { addDifferences, marksOf } from "../drawing/marks";
 import type { Doc, ModelIndex } from "../model/model_index";
 import { type Draft, type Scene, draftScene, placeScene } from "../layout/scene";
 import { type Selection, type State, factsShown } from "../state/state";
-import { type View, buildView } from "../layout/view";
+import { type Openness, type View, buildView } from "../layout/view";
+import { openTo } from "../state/expansion";
 
 export class Stage {
   readonly pane: Pane;
@@ -18,6 +19,7 @@ export class Stage {
   coloring: Coloring | null = null;
   isWaiting = false; // for the worker
   private shownState: State | null = null;
+  private shownBlocks: Openness["shown"] = new Map();
   private anchor: Anchor | null = null;
   private hovered = "";
   private colored: { view: View; theme: Theme; metric: State["metric"]; scale: State["scale"] } | null = null;
@@ -45,11 +47,13 @@ export class Stage {
   update(state: State, scope: Scope, anchor: Anchor | null): void {
     const before = this.shownState;
     this.shownState = state;
+    const shown = this.blocksFor(state, scope);
     const isWritten = before !== null && before.facts === state.facts && before.metric === state.metric;
     const isArranged =
       isWritten &&
       before.open === state.open &&
       before.shown === state.shown &&
+      showSame(this.shownBlocks, shown) &&
       before.rolled === state.rolled &&
       before.isAcross === state.isAcross;
     if (isArranged && (this.scene || this.isWaiting)) {
@@ -59,7 +63,8 @@ export class Stage {
     this.anchor = anchor;
     const modelIndex = this.modelIndex(state);
     const { spacing, isAcross, facts } = state;
-    const view = buildView(modelIndex.hierarchy, state, facts.has("edges"));
+    this.shownBlocks = shown;
+    const view = buildView(modelIndex.hierarchy, { open: state.open, shown }, facts.has("edges"));
     const draft = draftScene(view, modelIndex.faces(factsShown(state)), { spacing, isAcross });
     const solved = this.engine.solve(draft.plan, (layouts) => {
       this.isWaiting = false;
@@ -68,6 +73,14 @@ export class Stage {
     });
     this.isWaiting = solved === null;
     if (solved) this.settle(draft, solved, scope);
+  }
+
+  /** Which blocks the open runs show: what the reader chose, or the block to see beside what is selected on the other side. */
+  private blocksFor(state: State, scope: Scope): Openness["shown"] {
+    const { side } = this.doc;
+    const child = !state.selection || state.selection.side === side ? null : scope.beside(side);
+    if (child === null) return state.shown;
+    return new Map([...state.shown, ...openTo(this.modelIndex(state).hierarchy, child, state).shown]);
   }
 
   private settle(draft: Draft, layouts: Parameters<typeof placeScene>[1], scope: Scope): void {
@@ -109,10 +122,15 @@ export class Stage {
   }
 }
 
+function showSame(one: Openness["shown"], other: Openness["shown"]): boolean {
+  return one.size === other.size && [...one].every(([run, block]) => other.get(run) === block);
+}
+
 /** What a stage needs to know besides the state. */
 export interface Scope {
   theme: Theme;
   comparison: Comparison | null;
   isAnimated: boolean;
   selected: (side: number) => Selection | null; // what is selected on a side, or corresponds to what is
+  beside: (side: number) => number | null; // the child that a side shows beside what is selected on the other
 }

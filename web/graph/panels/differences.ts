@@ -1,6 +1,6 @@
 // The list of what differs between two models.
 
-import { type ChangeKind, type Comparison, type Difference, onlyIn } from "../model/compare";
+import { type ChangeKind, type Comparison, type Difference, isOfValues, onlyIn } from "../model/compare";
 import { button, el, replace } from "../../shared/dom";
 import type { Guide } from "../guide";
 import { List, stepped } from "./list";
@@ -82,7 +82,8 @@ export class Differences {
     const node = payload.nodes[side === 0 ? one.left : one.right]!;
     const isOnly = one.left < 0 || one.right < 0;
     const color = isOnly ? (side === 0 ? theme.onlyLeft : theme.onlyRight) : theme.changed;
-    const text = isOnly ? onlyIn(this.guide, side) : one.changes.map(summary).join(" · ");
+    const said = one.changes.filter((change) => (change.kind === "time") === (this.filter === "time")).map(summary);
+    const text = isOnly ? one.cause || onlyIn(this.guide, side) : [one.cause, ...said].filter(Boolean).join(" · ");
     const aria = { selected: index === this.at };
     return el(
       "div",
@@ -98,7 +99,8 @@ export class Differences {
 function fits(one: Difference, filter: Filter): boolean {
   const isOnly = one.left < 0 || one.right < 0;
   if (filter === "only") return isOnly;
-  if (filter === "all") return isOnly || one.changes.some((change) => change.kind !== "time");
+  if (filter === "all") return isOnly || one.cause !== "" || one.changes.some((change) => change.kind !== "time");
+  if (filter === "values") return isOfValues(one);
   return one.changes.some((change) => change.kind === filter);
 }
 

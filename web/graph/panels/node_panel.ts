@@ -193,7 +193,8 @@ function differences(guide: Guide, side: number, index: number): HTMLElement | n
   const { comparison, docs } = guide;
   if (!comparison) return null;
   const other = (side === 0 ? comparison.toRight : comparison.toLeft)[index]!;
-  if (other < 0) return section("Compared", el("p", { text: `O${onlyIn(guide, side).slice(1)}.` }));
+  const cause = causeOf(docs[side]!.payload.nodes[index]!.cause || docs[1 - side]!.payload.nodes[other]?.cause);
+  if (other < 0) return section("Compared", el("p", { text: `O${onlyIn(guide, side).slice(1)}.` }), cause);
   const [left, right] = side === 0 ? [index, other] : [other, index];
   const [one, two] = [docs[0]!.payload, docs[1]!.payload];
   const changes = changesBetween(one, left, two, right);
@@ -202,7 +203,8 @@ function differences(guide: Guide, side: number, index: number): HTMLElement | n
     note: "its counterpart",
     onClick: () => guide.goToNode(1 - side, other),
   });
-  if (!changes.length) return section("Compared", el("p", { class: "note", text: "The same in both models." }), go);
+  if (!changes.length)
+    return section("Compared", cause ?? el("p", { class: "note", text: "The same in both models." }), go);
   const heads = ["", sideName(guide, 0), sideName(guide, 1)].map((text) => el("th", { text: text.toLowerCase() }));
   const table = el("table", { class: "changes" }, el("tr", {}, ...heads));
   for (const change of changes) {
@@ -214,5 +216,9 @@ function differences(guide: Guide, side: number, index: number): HTMLElement | n
       table.append(el("tr", {}, el("td"), cell));
     }
   }
-  return section("Compared", table, go);
+  return section("Compared", cause, table, go);
+}
+
+function causeOf(text = ""): HTMLElement | null {
+  return text ? el("p", { class: "cause", text }) : null;
 }

@@ -3,6 +3,7 @@
 import { button, el, replace } from "../../shared/dom";
 import { edgePanel } from "./edge_panel";
 import type { Guide } from "../guide";
+import { titleOf } from "../model/compare";
 import { isBox } from "../model/hierarchy";
 import { modulePanel } from "./module_panel";
 import { type PanelContent, nodePanel } from "./node_panel";
@@ -37,7 +38,7 @@ export class Panel {
       replace(this.body, ...this.overview());
       return;
     }
-    replace(this.body, this.header(content), this.path(), ...content.body);
+    replace(this.body, this.sides(), this.header(content), this.path(), ...content.body);
   }
 
   /** Shows the pass of a rolled layer that was asked for. */
@@ -67,6 +68,22 @@ export class Panel {
     }
     if (content.kind !== "edge") made.append(this.traces());
     return made;
+  }
+
+  /** Of two models: whose values these are, and the way to those of the other. */
+  private sides(): HTMLElement | null {
+    const { guide } = this;
+    const { selection } = guide.state;
+    if (guide.docs.length < 2 || !selection) return null;
+    const tabs = guide.docs.map(({ side }) => {
+      const child = childOf(guide.modelIndex(side).hierarchy, guide.selectedOn(side));
+      const isThis = side === selection.side;
+      const label = isThis ? "These are its values" : child === null ? "It has no counterpart here" : "To its counterpart";
+      const tab = button(titleOf(guide, side), label, () => child !== null && guide.go(side, child), { aria: { pressed: isThis } });
+      tab.disabled = child === null && !isThis;
+      return tab;
+    });
+    return el("div", { class: "actions sides", role: "group", label: "Model" }, ...tabs);
   }
 
   private traces(): HTMLElement {
@@ -110,11 +127,11 @@ export class Panel {
     const close = button("×", "Close the details", this.onClose, { class: "close" });
     return [
       close,
-      ...docs.flatMap(({ payload }) => {
+      ...docs.flatMap(({ payload, side }) => {
         const { facts: known } = payload;
         const unknown = known.unknown_flops ? ` (${format.plural(known.unknown_flops, "operation")} without a formula)` : "";
         return [
-          el("header", {}, el("h2", { text: payload.title })),
+          el("header", {}, el("h2", { text: titleOf(this.guide, side) })),
           known.failure ? el("p", { class: "error", text: `The pass failed: ${known.failure}` }) : null,
           section(
             "Model",

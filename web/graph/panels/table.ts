@@ -3,6 +3,7 @@
 import { button, el, replace } from "../../shared/dom";
 import { download, fileName } from "../drawing/export";
 import type { Guide } from "../guide";
+import { titleOf } from "../model/compare";
 import { type Hierarchy, isBox } from "../model/hierarchy";
 import { List } from "./list";
 import { type Column, UNKNOWN, columnsOf } from "./columns";
@@ -87,7 +88,8 @@ export class Table {
       this.what === "operations"
         ? format.plural(units.length, state.rolled ? "layer" : "operation")
         : format.plural(boxes.filter((box) => box.kind === "module").length, "module");
-    this.summary.textContent = state.query ? `${format.count(this.rows.length)} of ${all} fit the search` : all;
+    const said = state.query ? `${format.count(this.rows.length)} of ${all} fit the search` : all;
+    this.summary.textContent = this.guide.docs.length > 1 ? `${titleOf(this.guide, side)} · ${said}` : said;
     this.list.show(this.rows.length);
     if (at >= 0) this.list.scrollTo(at);
   }

@@ -2,6 +2,7 @@
 
 import { el } from "../../shared/dom";
 import type { Guide } from "../guide";
+import { titleOf } from "../model/compare";
 import { type Hierarchy, firstNode, isBox } from "../model/hierarchy";
 import { List } from "./list";
 import { dot } from "./panel_parts";
@@ -24,6 +25,7 @@ function unitWords(hierarchy: Hierarchy, unit: number): [title: string, note: st
 export class Tree {
   readonly element: HTMLElement;
   private readonly list: List;
+  private readonly whose = el("p", { class: "note", hidden: true }); // of two models
   private active = 0; // row
 
   constructor(private readonly guide: Guide) {
@@ -34,7 +36,7 @@ export class Tree {
       row: (index) => this.row(index + 1),
       onKey: (event) => this.key(event),
     });
-    this.element = el("nav", { class: "tree", label: "Outline" }, this.list.element);
+    this.element = el("nav", { class: "tree", label: "Outline" }, this.whose, this.list.element);
   }
 
   private get side(): number {
@@ -52,6 +54,8 @@ export class Tree {
     const child = selection?.side === this.side ? childOf(view.hierarchy, selection) : null;
     if (child !== null) this.active = itemOf(view, child) - 1;
     this.active = Math.min(this.active, view.items.length - 2);
+    this.whose.hidden = this.guide.docs.length < 2;
+    this.whose.textContent = titleOf(this.guide, this.side);
     this.list.show(view.items.length - 1);
     if (child !== null) this.list.scrollTo(this.active);
     this.list.element.setAttribute("aria-activedescendant", `tree-${this.active}`);

@@ -1,8 +1,17 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { compare, longestCommon } from "../../graph/model/compare";
+import { NO_MARKS, type Marks } from "../../graph/drawing/picture";
+import { addDifferences } from "../../graph/drawing/marks";
+import { buildHierarchy } from "../../graph/model/hierarchy";
+import { buildView } from "../../graph/layout/view";
+import { type Comparison, compare as compared } from "../../graph/model/compare";
 import type { Payload } from "../../graph/model/payload";
 import { addModule, addNode, blocks, draft, finish } from "./making";
+
+/** Compares two payloads whose nodes are partners in order, or as said. */
+function compare(left: Payload, right: Payload, partners?: number[]): Comparison {
+  return compared({ ...left, partners: partners ?? left.nodes.map((_, i) => (i < right.nodes.length ? i : -1)) }, right);
+}
 
 /** A chain of single-operation modules of these types. */
 function sequence(types: string[], more: Record<number, Record<string, unknown>> = {}): Payload {
@@ -22,11 +31,12 @@ test("a model is the same as itself", () => {
   assert.ok(toRight.every((to, from) => to === from));
 });
 
-test("an operation that was put in is only in one model, and what follows still corresponds", () => {
+test("a node without a partner is only in one model, in the order of execution", () => {
   const [left, right] = [sequence(["linear", "relu", "linear"]), sequence(["linear", "relu", "layernorm", "linear"])];
-  const { differences, toRight, counts } = compare(left, right);
-  assert.deepEqual(differences, [{ left: -1, right: 3, changes: [] }]);
-  assert.deepEqual(Array.from(toRight), [0, 1, 2, 4]);
+  right.nodes[3]!.cause = "runs in b and not in a";
+  const { differences, toRight, toLeft, counts } = compare(left, right, [0, 1, 2, 4]);
+  assert.deepEqual(differences, [{ left: -1, right: 3, changes: [], cause: "runs in b and not in a" }]);
+  assert.deepEqual([Array.from(toRight), Array.from(toLeft)], [[0, 1, 2, 4], [0, 1, 2, -1, 3]]);
   assert.deepEqual(counts, { left: 0, right: 1, structure: 0, parameters: 0, values: 0, time: 0 });
 });
 
@@ -40,13 +50,53 @@ test("an operation in the place of another is a change of function", () => {
   );
 });
 
-test("a module that only one model has is only in that one, with everything inside", () => {
-  const { counts, differences } = compare(blocks(2), blocks(3));
-  assert.deepEqual([counts.left, counts.right], [0, 3]);
-  assert.deepEqual(
-    differences.filter((one) => one.right >= 0 && one.left < 0).map((one) => one.right),
-    [7, 8, 9],
-  );
+test("other arguments are a change, but not those that name an object, or that a verdict has explained", () => {
+  const called = (text: string, verdict = ""): Payload => Object.assign(sequence(["norm"], { 0: { arguments: text } }), { verdict });
+  const [only] = compare(called("(·, eps=1e-05)"), called("(·, eps=0.01)")).differences;
+  assert.deepEqual([only!.changes[0]!.name, only!.changes[0]!.right], ["arguments", "(·, eps=0.01)"]);
+  assert.deepEqual(compare(called("(·, <Mask at 0x7f01>)"), called("(·, <Mask at 0x7f02>)")).differences, []);
+  assert.deepEqual(compare(called("(·, eps=1e-05)", "different"), called("(·, eps=0.01)", "different")).differences, []);
+});
+
+test("with a verdict the cause of a culprit is told, with its own error where that is known", () => {
+  const side = (error: number | null): Payload => {
+    const made = sequence(["norm", "relu"]);
+    made.verdict = "different: norm differs";
+    made.nodes[1] = { ...made.nodes[1]!, cause: "eps is 1e-05 in a and 0.01 in b", metrics: [error] };
+    return { ...made, culprits: [1] };
+  };
+  for (const [error, amounts] of [
+    [0.25, ["0.25"]],
+    [null, []],
+  ] as const) {
+    const { differences, counts } = compare(side(error), side(error));
+    assert.equal(counts.values, 1);
+    assert.equal(differences[0]!.cause, "eps is 1e-05 in a and 0.01 in b");
+    assert.deepEqual(
+      differences[0]!.changes.map((change) => change.amount),
+      amounts,
+    );
+  }
+});
+
+test("differences in blocks that a stack does not show are told on the stack, with their block", () => {
+  const [left, right] = [blocks(3), blocks(3)];
+  right.nodes[5]!.dtype = "float16"; // the relu of the second block
+  const hierarchy = buildHierarchy(left, false);
+  const run = hierarchy.boxes.find((box) => box.kind === "run")!;
+  const marked = (open: string[], shown: number): [string[], string[]] => {
+    const view = buildView(hierarchy, { open: new Set(open), shown: new Map([[run.key, shown]]) });
+    const marks: Marks = { ...NO_MARKS };
+    addDifferences(view, compare(left, right), 0, marks);
+    const named = (said: string[]): string[] => said.flatMap((text, i) => (text ? [`${view.items[i]!.key} ${text}`] : []));
+    return [named(marks.differences!), named(marks.hiddenDifferences!)];
+  };
+  assert.deepEqual(marked([], 0), [[], [`m:${run.key} ≠ 1 in h.1`]]);
+  assert.deepEqual(marked([run.key], 0), [[], [`m:${run.key} ≠ 1 in h.1`]]);
+  assert.deepEqual(marked([run.key], 1), [["n:relu_5:1 changed"], []]);
+  right.nodes[8]!.dtype = "float16"; // and of the third
+  assert.deepEqual(marked([run.key], 1), [["n:relu_5:1 changed"], [`m:${run.key} ≠ 1 in h.2`]]);
+  assert.deepEqual(marked([run.key], 0), [[], [`m:${run.key} ≠ 2 in 2 blocks`]]);
 });
 
 test("shapes, dtypes and parameters that differ are named, with by how much", () => {
@@ -104,10 +154,4 @@ test("parameters with other values are named", () => {
   const { differences, counts } = compare(withWeight("one"), withWeight("other"));
   assert.deepEqual([counts.parameters, differences.length], [1, 1]);
   assert.deepEqual([differences[0]!.left, differences[0]!.changes[0]!.name], [4, "h.1.w"]);
-});
-
-test("the longest common sequence is as long as it can be", () => {
-  const pairs = longestCommon([..."abcxdef"], [..."abydezf"]);
-  assert.deepEqual(pairs.map(([i]) => "abcxdef"[i]).join(""), "abdef");
-  assert.ok(pairs.every(([i, j]) => "abcxdef"[i] === "abydezf"[j]));
 });

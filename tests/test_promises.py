@@ -51,9 +51,6 @@ NOT_PROVED_FROM_A_FILE = {
 }
 NOT_RUN_FROM_A_FILE = {
     *("exported in forward", "fakes tensors"),
-    # a counter of a lazy norm is recorded with another shape than it is kept, so the file is called damaged
-    *("lazy BatchNorm1d", "lazy BatchNorm2d", "lazy BatchNorm3d", "lazy InstanceNorm1d", "lazy InstanceNorm2d"),
-    *("lazy nested", "lazy several"),
 }
 NOT_EQUAL = {"other defaults", "no tensor returned"}  # nothing could be compared
 TENSORS_WITHOUT_VALUES = {"linearised"}  # comparing them raises an error of torch

@@ -71,7 +71,10 @@ class _FillMemory(Observer):
         else:
             numbers = places * 3 % 5 + 9 if not value.dtype.is_signed else -2 - places * 3 % 5
         numbers = numbers.to(value.dtype).view(value.shape)
-        if start == 0:
+        if start == 0 and any(step == 0 for size, step in zip(value.shape, value.stride(), strict=True) if size > 1):
+            span = 1 + sum((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True))
+            value.as_strided((span,), (1,)).fill_(numbers.reshape(-1)[0])  # several elements share a place in memory
+        elif start == 0:
             value.copy_(numbers)
         elif value.is_contiguous():
             value.view(-1)[start:] = numbers.view(-1)[start:]

@@ -383,3 +383,28 @@ def test_operations_on_a_device_are_timed_by_its_events(monkeypatch: pytest.Monk
     history = tl.log_forward_pass(lambda x: x.sin() * 2, torch.ones(2), time_on_device=True)
     assert len(waits) == 1
     assert [history[key].func_time_elapsed for key in ("sin_1", "mul_1")] == [1e-3, 1e-3]
+
+
+class Looking(nn.Module):
+    """Reads a value of a part of itself before it runs."""
+
+    def __init__(self, is_deep: bool) -> None:
+        super().__init__()
+        self.is_deep = is_deep
+        self.part = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Tanh())
+
+    def forward(self, t: Tensor) -> Tensor:
+        seen: Tensor = tl.activation(self.part, t, "1.0" if self.is_deep else "0")
+        return self.part(t) + seen
+
+
+@pytest.mark.parametrize("is_deep", [True, False])
+def test_a_forward_that_reads_an_activation_is_logged_and_proved(is_deep: bool) -> None:
+    model, t = Looking(is_deep), torch.ones(1, 2)
+    report = tl.validate_forward_pass(model, t)
+    assert report, report
+    history = tl.log_forward_pass(model, t)
+    assert history["add"].containing_module is None
+    calls = [(call.address, call.call, call.outer.address if call.outer is not None else None) for call in history._log.modules]
+    assert [one for one in calls if one[0] == "part"] == [("part", 1, ""), ("part", 2, "")]
+    assert all(call.end >= call.first and call.exit for call in history._log.modules)

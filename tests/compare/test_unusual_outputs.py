@@ -1,5 +1,14 @@
 """Sparse, quantised and nested outputs and buffers are compared by value; outputs that cannot be read are not compared."""
 
+import collections
+import copy
+import ctypes
+import dataclasses
+import enum
+import itertools
+import math
+
+import numpy as np
 import pytest
 import torch
 
@@ -167,3 +176,143 @@ def test_an_output_that_only_one_returns_is_seen_beside_another_kind(kind):
 def test_a_real_part_that_was_left_out_is_named():
     comparison = tl.compare_models(lambda t: torch.fft.fft(t).real, torch.fft.fft, x)
     assert comparison.headline == "different: real_1_2 runs in a and not in b"
+
+
+# Values that are no tensors ------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Answer:
+    y: object
+    n: object
+
+
+class PlainObject:
+    def __init__(self, y, n):
+        self.y, self.n, self._calls = y, n, id(self)
+
+
+class Mode(enum.Enum):
+    FAST, SLOW = 1, 2
+
+
+OTHER_VALUES = [
+    *[(1, 2), ("a", "b"), (True, False), (None, 1), (1.0, 1.001), (1j, 2j), (float("nan"), 1.0), (b"a", b"b"), (1, "1")],
+    *[
+        ([1, 2], [1, 2, 3]),
+        ({1, 2}, {1, 3}),
+        (range(3), range(4)),
+        (slice(1, 2), slice(1, 3)),
+        (torch.Size([1]), torch.Size([2])),
+    ],
+    *[
+        (np.float32(1), np.float32(2)),
+        (np.arange(3), np.arange(3) + 1),
+        (np.ones(3), np.ones(4)),
+        (np.array(["a"]), np.array(["b"])),
+    ],
+    *[(Mode.FAST, Mode.SLOW), ({"k": [1, (2, None)]}, {"k": [1, (3, None)]}), (bytearray(b"a"), bytearray(b"b"))],
+]
+WRAPPERS = [lambda y, n: (y, n), lambda y, n: {"y": y, "n": [n]}, Answer, PlainObject, collections.namedtuple("Pair", "y n")]
+
+
+@pytest.mark.parametrize(("one", "other"), OTHER_VALUES)
+def test_returned_values_that_are_no_tensors_decide_too(one, other, tmp_path):
+    for wrapped in WRAPPERS:
+        a, again, b = (
+            tl.log_forward_pass(lambda t, n=n, wrapped=wrapped: wrapped(t.sin(), n), x)
+            for n in (one, copy.deepcopy(one), other)
+        )
+        assert tl.compare(a, again).verdict == "equal"
+        comparison = tl.compare(a, b)
+        assert comparison.verdict == "different"
+        assert "in a and" in comparison.headline
+        assert comparison.headline.removeprefix("different: ") in str(comparison.parts.outputs)
+    loaded = [tl.load(each.save(tmp_path / f"{name}.safetensors")) for each, name in zip((a, again, b), "123", strict=True)]
+    assert tl.compare(loaded[0], loaded[1]).verdict == tl.compare(a, loaded[1]).verdict == "equal"
+    assert tl.compare(loaded[0], loaded[2]).verdict == tl.compare(a, loaded[2]).verdict == "different"
+
+
+def test_a_result_without_tensors_is_compared():
+    assert tl.compare_models(lambda t: t.argmax().item(), lambda t: t.argmin().item(), x).verdict == "different"
+    assert tl.compare_models(lambda t: len(t), lambda t: len(t), x).verdict == "equal"
+    assert tl.compare_models(lambda t: len(t), lambda t: len(t) + 1, x).verdict == "different"
+    assert tl.compare_models(lambda t: None, lambda t: None, x).verdict == "not compared"
+
+
+def test_numbers_that_python_read_from_tensors_may_differ_by_rounding():
+    def total(by):
+        return lambda t: (t.sin(), t.sum().item() * by)
+
+    assert tl.compare_models(total(1), total(1 + 1e-7), x).verdict == "equal within tolerance"
+    assert tl.compare_models(total(1), total(1 + 1e-4), x).verdict == "different"
+    assert tl.compare_models(total(1), total(1 + 1e-4), x, tolerance=1e-3).verdict == "equal within tolerance"
+    assert tl.compare_models(lambda t: (t.sin(), 1.0), lambda t: (t.sin(), 1.0 + 1e-7), x).verdict == "different"
+
+
+def test_values_in_other_containers_are_compared_in_order():
+    assert not tl.compare_models(lambda t: (t.sin(), 1), lambda t: Answer(t.sin(), 2), x)
+    assert tl.compare_models(lambda t: (t.sin(), 1), lambda t: Answer(t.sin(), 1), x).verdict == "equal"
+    alone = tl.compare_models(lambda t: (t.sin(), 1), lambda t: t.sin(), x)
+    assert "only a returns result[1]" in str(alone)
+
+
+# Dtypes of few bits --------------------------------------------------------------------------------------------------------
+
+FEW_BITS = [torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+@pytest.mark.parametrize("dtype", FEW_BITS)
+@pytest.mark.parametrize("scale", [0.1, 1, 30])
+def test_rounding_to_few_bits_hides_no_other_difference(dtype, scale):
+    y = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * scale
+    for by in (1, scale / 3):
+        for one, other in (
+            (lambda t: t.to(dtype), lambda t, by=by: (t + by).to(dtype)),
+            (lambda t: t.to(dtype).float(), lambda t, by=by: t.to(dtype).float() + by),
+            (lambda t: t, lambda t, by=by: (t + by).to(dtype)),
+            (lambda t: t.to(dtype), lambda t: (t * 1.4).to(dtype)),
+        ):
+            comparison = tl.compare_models(one, other, y)
+            assert comparison.verdict == "different", (by, str(comparison))
+
+
+@pytest.mark.parametrize("dtype", FEW_BITS)
+def test_rounding_to_few_bits_itself_is_within_tolerance(dtype):
+    generator = torch.Generator().manual_seed(0)
+    y, weights = torch.randn(32, 64, generator=generator), torch.randn(4, 64, 64, generator=generator) / 8
+
+    def layers(rounded):
+        def model(t):
+            for weight in weights:
+                t = rounded(t) @ rounded(weight)
+            return t
+
+        return model
+
+    exact, few = layers(lambda t: t), layers(lambda t: t.to(dtype).float())
+    assert tl.compare_models(exact, few, y).verdict == "equal within tolerance"
+    assert tl.compare_models(lambda t: t, lambda t: t.to(dtype), y).verdict == "equal within tolerance"
+    assert tl.compare_models(lambda t: t.to(dtype), lambda t: (t * (1 + 1e-6)).to(dtype), y)
+    assert not tl.compare_models(few, lambda t: few(t) * 1.5, y)
+
+
+# Memory that was never written ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "read", [lambda e: e * 0, lambda e: e - e, lambda e: e.isnan(), lambda e: (e * 0).sum(), lambda e: torch.cat([e * 0, e])]
+)
+def test_nan_in_memory_that_was_never_written_is_no_difference(read):
+    garbage = itertools.cycle([1.0, math.nan])
+
+    def model(t):
+        made = torch.empty(3)
+        with torch._C.DisableTorchFunction():  # so that the log does not see the write
+            place = made.data_ptr()
+        (ctypes.c_float * 3).from_address(place)[:] = [next(garbage)] * 3
+        return t.sin(), read(made)
+
+    comparison = tl.compare_models(model, model, x)
+    assert comparison.verdict == "equal", str(comparison)
+    assert "never written" in comparison.headline

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import signal
 import sys
 import tempfile
@@ -66,12 +65,9 @@ def ended(child: int) -> bool:
     return False
 
 
-_UNFINISHED = re.compile(r"\..+\.torcheer-[0-9a-f]{12}")
-
-
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder; not the second name that a file has for some microseconds while it replaces another one."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not _UNFINISHED.fullmatch(path.name)}
+    """The files of a folder. What a killed process left half-written is gone after the next extraction."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def kill_and_resume(kills: int, world: int, seed: int) -> None:

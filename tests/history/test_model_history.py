@@ -170,9 +170,9 @@ def test_every_error_is_importable_from_the_top():
 def test_the_public_names_are_these():
     assert sorted(n for n in vars(torcheer) if not n.startswith("_") and n[0].isupper()) == [
         *("ActivationLost", "ActivationNotSaved", "AmbiguousKey", "ArchitectureTracer", "BackwardFailed", "Call"),
-        *("CannotBeSaved", "Comparison", "Culprit", "DrawingFailed", "Edits"),
+        *("CannotBeSaved", "Comparison", "Culprit", "Diagnosis", "DrawingFailed", "Edits"),
         *("EmptyLogWarning", "Extractor", "Features", "FeaturesExist", "FeaturesMismatch"),
-        *("FeaturesNotFound", "FileManager", "FolderNotFound", "FunctionNotFound", "GradientNotSaved", "GraphChanged"),
+        *("FeaturesNotFound", "FileManager", "Finding", "FolderNotFound", "FunctionNotFound", "GradientNotSaved", "GraphChanged"),
         *("GraphvizNotFound", "HistoryNotFound", "InvalidArgument", "Layer", "LayerNotFound"),
         *(
             "MissingInTorch",

@@ -56,7 +56,6 @@ def test_an_unknown_option_that_an_xray_hands_on_names_the_nearest_one(tmp_path)
     [
         (lambda: torcheer.summary(MODEL, X, colums=["time"]), "colums"),
         (lambda: torcheer.validate_forward_pass(MODEL, X, seed=1), "seed"),
-        (lambda: torcheer.log_forward_pass(MODEL, X).to_html("x.html", preview=False), "preview"),
         (lambda: torcheer.Xray(MODEL, X, layer=["0"]), "layer"),
     ],
 )

@@ -247,7 +247,7 @@ RECORDED = {
     "Log": set(
         "title rows values versions details functions sites codes states modules registered python_reads without_memory "
         "collectives notes hollow source_names source_tensors input_paths leaves failure backward random_seed random_state "
-        "random_states is_recording is_complete is_cleared holds_tensors seconds first_passes comes_again "
+        "random_states result is_recording is_complete is_cleared holds_tensors seconds first_passes comes_again "
         "_lost".split()
     ),
     "Details": set(

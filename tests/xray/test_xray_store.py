@@ -21,12 +21,12 @@ import torch
 from torch import nn
 
 from forked import start_a_copy
-from torcheer import InvalidArgument, SnapshotLost, TorcheerError, Xray
+from torcheer import InvalidArgument, NotWritten, SnapshotLost, TorcheerError, Xray
 from torcheer._files.files import WholeFile
 from torcheer._torch.measure import statistics_of
 from torcheer.errors import RunExists, RunInUse, RunNotFound, SnapshotNotFound
 from torcheer.xray import Entry, FileManager, Run, Saved, Snapshot
-from torcheer.xray.figures import figure_of, figure_of_snapshot
+from torcheer.xray.figures import figure_of, figure_of_snapshot, write_figure
 
 
 def add(files: FileManager, step: int, values: torch.Tensor | None = None, layer: str = "conv1") -> Snapshot:
@@ -387,6 +387,19 @@ def test_a_run_json_of_others_is_not_replaced(tmp_path, text):
         with pytest.raises(TorcheerError, match=r"run\.json"):
             FileManager.create(tmp_path, {"title": "Net"}, resume=resume)
     assert (tmp_path / "run.json").read_text() == text
+    assert os.listdir(tmp_path) == ["run.json"]  # a run that is refused leaves nothing
+
+
+def test_no_figure_behind_a_link_is_replaced(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "home").mkdir()
+    (tmp_path / "run" / "figures").symlink_to(tmp_path / "home")
+    mine, new = tmp_path / "home" / "step_00000000.png", tmp_path / "run" / "figures" / "step_00000001.png"
+    mine.write_text("mine")
+    with pytest.raises(NotWritten, match="is a link, behind which nothing is replaced"):
+        write_figure(tmp_path / "run" / "figures" / mine.name, b"drawn")
+    write_figure(new, b"drawn")
+    assert (mine.read_text(), new.read_bytes()) == ("mine", b"drawn")
 
 
 def test_what_is_left_of_a_damaged_snapshot_is_not_written_over(files):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
+import platform
 import re
 import secrets
 import stat
 import sys
 import threading
 from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -84,7 +87,8 @@ _PIECE = 1 << 24  # bytes that are copied at once
 _LARGE = 1 << 20  # bytes from which the disk gets advice
 _ANONYMOUS = getattr(os, "O_TMPFILE", 0)  # a file without a name, which disappears with its process
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # O_BINARY exists on Windows
-_UNFINISHED = re.compile(r"\.(.{1,40})\.torcheer-[0-9a-f]{12}", re.DOTALL)
+# The final name, the host, the process and a random number; files of earlier versions have twelve random digits alone.
+_UNFINISHED = re.compile(r"\.(.{1,40})\.torcheer-(?:[0-9a-f]{12}|([0-9a-f]{6})([0-9a-f]{6})[0-9a-f]{8})", re.DOTALL)
 # Flags for reading: no newline conversion, no waiting for the writer of a pipe, no controlling terminal.
 _TO_READ = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY"))
 _TO_ADD = _TO_READ | os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
@@ -253,19 +257,46 @@ class WholeFile:
 
 
 def unfinished_name(place: Path) -> str:
-    """A new, unique temporary name beside a file."""
-    return str(place.parent / f".{place.name[:40]}.torcheer-{secrets.token_hex(6)}")
+    """A new, unique temporary name beside a file, which says what process it is of."""
+    owner = f"{_host()}{os.getpid() & 0xFFFFFF:06x}"
+    return str(place.parent / f".{place.name[:40]}.torcheer-{owner}{secrets.token_hex(4)}")
 
 
-def delete_unfinished(folder: Path, names: str) -> None:
+@cache
+def _host() -> str:
+    """Six digits that tell this machine, since its start, and its numbering of processes from others."""
+    parts = [platform.node()]
+    with contextlib.suppress(OSError):  # only Linux has these
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:6]
+
+
+def _is_abandoned(host: str | None, process: str | None) -> bool:
+    """True if the process of an unfinished file ran on this machine and has ended."""
+    if host != _host() or process is None or sys.platform == "win32":  # where asking for a process may end it
+        return False
+    try:
+        os.kill(int(process, 16), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def delete_unfinished(folder: Path, names: str, *, abandoned: bool = False) -> None:
     """Delete unfinished files, left by killed processes, whose final names match a pattern.
 
-    Only names made by `unfinished_name` are deleted; links and everything else stay.
+    Only names made by `unfinished_name` are deleted; links and everything else stay. With `abandoned`, for folders that
+    several processes write to, only files of processes of this machine that have ended.
     """
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             found = _UNFINISHED.fullmatch(entry.name)
-            if found is not None and re.fullmatch(names, found[1], re.ASCII) and entry.is_file(follow_symlinks=False):
+            if found is None or (abandoned and not _is_abandoned(found[2], found[3])):
+                continue
+            if re.fullmatch(names, found[1], re.ASCII) and entry.is_file(follow_symlinks=False):
                 with contextlib.suppress(OSError):
                     os.unlink(entry.path)
 

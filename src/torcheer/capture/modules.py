@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, filterfalse
 from threading import current_thread, get_ident
@@ -200,9 +201,9 @@ class ModuleWatcher:
         if running[-1] is module:
             running.pop()
         elif any(module is m for m in running):
-            while running.pop() is not module:  # an interrupt left these calls without an exit
-                recorder.stack.pop()
-                self._running.pop()
+            while running[-1] is not module:
+                self._cut_short()
+            running.pop()
         else:
             return
         call = recorder.stack.pop()
@@ -233,6 +234,31 @@ class ModuleWatcher:
             recorder.table.leave(call.first, call.outputs)
         if selection is not None and call.outputs and selection.leaving(call):
             self._keep_late(call.outputs, tensors_in(result))
+
+    def _cut_short(self) -> None:
+        """End the latest call, which an interrupt left without an exit: torch calls hooks for an `Exception` alone."""
+        self.recorder.running.pop()
+        self._running.pop()
+        call = self.recorder.stack.pop()
+        self._exits = call.exit = self._exits + 1
+        call.elapsed, call.end = now() - call.started, len(self.log.rows)
+
+    def cut_short(self) -> None:
+        """End the calls that an inner pass began and left by an interrupt, as `activation` does where it has its values."""
+        active: Counter[tuple[int, int]] = Counter()  # frames by module and code: a call has at most one of each
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if id(frame.f_code) in MODULE_CALL:
+                active[id(frame.f_locals.get("self")), id(frame.f_code)] += 1
+            frame = frame.f_back
+        running = self.recorder.running
+        while running:
+            last = running[-1]
+            if sum(module is last for module in running) <= max(active[id(last), code] for code in MODULE_CALL):
+                break
+            self._cut_short()
+        if running:
+            self.sites.forward = self._running[-1]
 
     def _take_inputs(self, args: tuple[Any, ...], frame: FrameType) -> None:
         """In `recording()`, arguments of a model that the user's code calls are inputs."""

@@ -29,6 +29,7 @@ from .._torch.source_code import CallSites, Site
 from .._torch.thread_state import thread_as_found
 from ..errors import RecordingsOverlap
 from ..log.records import Log
+from ..log.templates import result_items
 from .fused import leave_all
 from .gradients import DeviceTimer
 from .interceptor import Interceptor
@@ -137,6 +138,7 @@ class Session(Managed["Session"]):
 
     def _note_outputs(self, result: Any) -> None:
         outputs = list(find_tensors(result))
+        self.log.result = result_items(result)
         self.recorder.add_outputs(outputs)
         if self.recorder.gradients is not None:
             self.recorder.gradients.outputs = [tensor for _, tensor in outputs]
@@ -157,6 +159,7 @@ class Session(Managed["Session"]):
     def expect_restoring(self, restorer: StateRestorer) -> None:
         """A pass inside this recording is over, and what it wrote is about to be put back, which no watched call does."""
         if self.watcher.is_here():
+            self.watcher.cut_short()
             for storage in restorer.written_storages():
                 self.keeper.before_write(storage)
             for tensor in restorer.backed_up:

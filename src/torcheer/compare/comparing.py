@@ -28,7 +28,7 @@ from .culprit import Culprit
 from .culprit_search import CulpritSearch, unsynced
 from .gradients import GradientErrors, Gradients
 from .measures import Difference, difference_of_any, is_measurable
-from .outputs import ComparedOperation, ComparedOutput, compared_outputs, largest_jump
+from .outputs import ComparedOperation, ComparedOutput, compared_outputs, compared_values, largest_jump
 from .own_error import RerunOfB, errors_that_matter, references, run_on_values_of_a
 from .parameters import ParameterDifference, parameter_differences, state_pairs
 from .steps import Side, renaming
@@ -122,6 +122,7 @@ def compare(
     gradients = Gradients(alignment, synced, pairs, tolerance)
     rows = _rows(alignment, run, pairs, gradients.errors, tolerance)
     outputs = compared_outputs(alignment, rows, tolerance)
+    values, other_values = compared_values(alignment, tolerance)
     unknown = _first_unexplained(alignment, rows, run, search)
     if unknown is not None and not (order and order[0] < unknown[0]):
         culprits.insert(0, unknown[1])
@@ -143,12 +144,15 @@ def compare(
         parameters,
         tolerance=max((one.tolerance for one in outputs), default=tolerance or 0.0),
         compared_outputs=outputs,
+        compared_values=values,
         largest_jump=largest_jump(alignment, rows, outputs),
         gradient_beyond=gradients.beyond(),
         gradient_culprit=gradients.culprit() if not culprits else None,
         notes=(
             *_notes(rows, run),
             *_other_outputs(alignment),
+            *other_values,
+            *(str(one) for one in values if one.error is None),
             *_small_values(outputs),
             *(_other_arguments(search) if not culprits else ()),
         ),

@@ -23,7 +23,7 @@ from ..pictures import DrawOptions, Picture, Target, draw, picture_options
 from .culprit import Culprit
 from .gradients import GradientBeyond, GradientCulprit
 from .measures import absolute_values
-from .outputs import ComparedOperation, ComparedOutput, ErrorTable, relative, times
+from .outputs import ComparedOperation, ComparedOutput, ComparedValue, ErrorTable, relative, times
 from .parameters import ParameterDifference
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ class Parts(NamedTuple):
 class Comparison(Shown):
     """Where two histories of one input diverge: a verdict, the culprit, and the error of every operation.
 
-    The outputs decide the verdict; if neither history returns a tensor, the operations that nothing uses. A comparison is
+    The outputs decide the verdict, numbers and strings among them too; if neither history returns a tensor, the operations
+    that nothing uses. A comparison is
     true if the two are equal, or equal within the tolerance. The verdict is "not compared" if no difference was found, but
     the values of an output were not kept or cannot be read, or there is no output to compare. `parts` has sentences about
     outputs, structure and operations.
@@ -110,6 +111,7 @@ class Comparison(Shown):
     gradient_culprit: GradientCulprit | None = None
     notes: tuple[str, ...] = ()
     compared_outputs: list[ComparedOutput] = field(default_factory=list)
+    compared_values: list[ComparedValue] = field(default_factory=list)  # returned values that are no tensors
     largest_jump: ComparedOperation | None = None  # the operation before the worst output at which the error grows most
     gradient_beyond: GradientBeyond | None = None  # the gradient of a parameter or input that is furthest above its tolerance
 
@@ -137,12 +139,23 @@ class Comparison(Shown):
     @property
     def verdict(self) -> Verdict:
         gradients = self.gradient_culprit, self.gradient_beyond
-        if self._beyond or self._has_other_outputs or any(gradients):
+        if self._beyond or self._other_value or self._has_other_outputs or any(gradients):
             return "different"
         errors = [one.error for one in self.compared_outputs if not one.is_never_written]
-        if not errors or None in errors:
+        if (not errors and not self._values) or None in errors:
             return "different" if self.culprits else "not compared"
-        return "equal" if all(one is not None and one.is_none for one in errors) else "equal within tolerance"
+        is_equal = all(one is not None and one.is_none for one in errors) and not any(one.error for one in self._values)
+        return "equal" if is_equal else "equal within tolerance"
+
+    @property
+    def _values(self) -> list[ComparedValue]:
+        """The returned values, other than tensors and None, that could be compared."""
+        return [one for one in self.compared_values if one.a is not None and one.error is not None]
+
+    @property
+    def _other_value(self) -> ComparedValue | None:
+        """The first returned value, other than tensors, that differs."""
+        return next((one for one in self.compared_values if one.is_beyond), None)
 
     @property
     def _beyond(self) -> ComparedOutput | None:
@@ -292,6 +305,8 @@ class Comparison(Shown):
         if self._has_other_outputs:
             return f"a returns {_shapes(self.a)}, b returns {_shapes(self.b)}"
         more = f"; {self._parameters_said}" if self._differing_parameters else ""
+        if (value := self._other_value) is not None:
+            return f"{value}{more}"
         if (beyond := self._beyond) is not None:
             return f"{self._above_tolerance(beyond)}; {self._operations_said(beyond)}{more}"
         if self.gradient_culprit is not None:
@@ -302,7 +317,7 @@ class Comparison(Shown):
         return f"the gradient of {one.name} {how}; no backward is known to be wrong by itself{more}"
 
     def _above_tolerance(self, output: ComparedOutput) -> str:
-        return f"{output.apart(self._name_of(output))}, above the tolerance of {output.tolerance:.1e}"
+        return f"{output.apart(self._name_of(output))}, {output.above()}"
 
     def _name_of(self, output: ComparedOutput) -> str:
         is_only = len(self.outputs) == 1 and output.row.a.is_output_layer
@@ -337,7 +352,9 @@ class Comparison(Shown):
         rest = "".join(f"; {_unwritten_words(one.row)}" for one in self.compared_outputs if one.row.unwritten)
         if self.verdict == "equal":
             return f"{returned}{self._compared_words()}{rest}"
-        worst = max((one for one in self.compared_outputs if one.error is not None), key=_error_of_output)
+        worst = max((one for one in self.compared_outputs if one.error is not None), key=_error_of_output, default=None)
+        if worst is None:
+            return "; ".join([returned + ", ".join(str(one) for one in self.compared_values if one.error)])
         clean = ", no operation has an error of its own above its tolerance" if self.culprit is None else ""
         return f"{returned}{worst.apart(self._name_of(worst))}{clean}{rest}"
 
@@ -375,8 +392,12 @@ class Comparison(Shown):
         return Parts(self._outputs_part(), self._structure_part(), self._operations_part())
 
     def _outputs_part(self) -> str:
+        values = [one for one in self.compared_values if one.error]
+        return "; ".join([self._tensors_part(), *map(str, values[:3])])
+
+    def _tensors_part(self) -> str:
         if not self.a.outputs and not self.b.outputs:
-            return "not compared: neither returns a tensor"
+            return "not compared: neither returns a tensor" if not self._values else "no tensor"
         if not self.outputs:
             return f"a returns {_shapes(self.a)}, b returns {_shapes(self.b)}"
         known = [one for one in self.compared_outputs if one.error is not None]

@@ -17,6 +17,9 @@ from ..replay.comparison import same_bits
 
 # Units in the last place, relative to a tensor's scale, by which two ways to compute one operation may differ.
 _UNITS = {torch.float64: 32, torch.float32: 32, torch.float16: 8, torch.bfloat16: 4}
+_FEW_BITS = 2**-5  # the step of dtypes (float8) that round a value by much: for these each value is judged by its own size
+_SLACK = 1e-4  # of the scale: what operations of other dtypes may add to that
+_OF_EACH_ROUNDING = 0.4  # steps: rounding errors, of at most half a step, are smaller in the root mean square
 _OUTLIER = 1e4  # a value this many times larger than a typical one, such as a mask's -1e9, does not count for the scale
 _PROBABLE = 0.1  # a typical value counts as at least this, so that the 1 of a softmax is no outlier
 _SAMPLE = 4096  # values that are read to find a typical value
@@ -49,7 +52,47 @@ INFINITE_DIFFERENCE = Difference(math.inf, math.inf, math.nan, None)  # NaN, or 
 
 def tolerance_of(one: torch.dtype, other: torch.dtype) -> float:
     """The largest relative error between two equal operations, by the less precise dtype; 0 for integers."""
-    return max((_UNITS.get(dtype, 4) * torch.finfo(dtype).eps for dtype in (one, other) if _is_inexact(dtype)), default=0.0)
+    return max(map(_tolerance, (one, other)))
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    units = 1 if has_few_bits(dtype) else _UNITS.get(dtype, 4)
+    return units * torch.finfo(dtype).eps if _is_inexact(dtype) else 0.0
+
+
+def has_few_bits(dtype: torch.dtype) -> bool:
+    """True for float8 and smaller floats."""
+    return _is_inexact(dtype) and torch.finfo(dtype).eps > _FEW_BITS
+
+
+def most_by_rounding(eps: float, times: int) -> tuple[float, float]:
+    """The largest error, relative to the scale, and the root mean square that roundings one after another explain."""
+    return eps * min(4.0, max(1.0, math.sqrt(times) / 2)), eps * _OF_EACH_ROUNDING * min(4.0, math.sqrt(times))
+
+
+def spread(one: Tensor, other: Tensor) -> float:
+    """The root mean square of a difference, relative to that of the first tensor. Values that are not finite do not count."""
+    a, b = _finite_pairs(one, other)
+    size = float(a.square().mean()) if a.numel() else 0.0
+    apart = float((a - b).square().mean()) if a.numel() else 0.0
+    return math.sqrt(apart / size) if size else math.inf if apart else 0.0
+
+
+def steps_apart(one: Tensor, other: Tensor, dtype: torch.dtype) -> float:
+    """How many steps of a dtype of few bits two values differ by at most; each step is relative to the value itself."""
+    a, b = _finite_pairs(one, other)
+    if a.numel() == 0:
+        return 0.0
+    facts, sizes = torch.finfo(dtype), torch.maximum(a.abs(), b.abs())
+    beyond = ((a - b).abs() - _SLACK * float(sizes.max())).clamp(min=0)
+    return float((beyond / (facts.eps * sizes.clamp(min=facts.smallest_normal))).max())
+
+
+def _finite_pairs(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    with DisableTorchFunction(), torch.no_grad():
+        a, b = (_wide(value.detach()).double().reshape(-1) for value in (one, other.to(one.device)))
+        counts = torch.isfinite(a) & torch.isfinite(b)
+        return a[counts], b[counts]
 
 
 def lower(one: torch.dtype, other: torch.dtype) -> torch.dtype:

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import math
+from array import array
+from collections.abc import Collection
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from .._text import Column, ShownTable, Table, plural
+from .._cleanup import pass_interrupts_on
+from .._text import Column, ShownTable, Table, few, plural
+from .._torch.containers import Other, Path, SavedObject, format_path
 from .._torch.internals import DisableTorchFunction
+from .._torch.sentinels import TENSOR
 from ..history import Operation
 from .alignment import Alignment
-from .measures import Difference, difference_of_any, is_measurable, tolerance_of
+from .measures import (
+    Difference,
+    difference,
+    difference_of_any,
+    has_few_bits,
+    is_measurable,
+    lower,
+    most_by_rounding,
+    spread,
+    steps_apart,
+    tolerance_of,
+)
 from .steps import Side
 
 
@@ -121,12 +140,27 @@ def _figure(error: Difference | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class FewBits:
+    """How far an output is off in comparison with what roundings to float8 explain: all values, and each by itself."""
+
+    dtype: torch.dtype
+    spread: float
+    most: float
+    steps: float | None  # None where roundings of earlier operations are in it, after which small values have large errors
+
+    @property
+    def is_beyond(self) -> bool:
+        return self.spread > self.most or (self.steps is not None and self.steps > 1)
+
+
+@dataclass(frozen=True, slots=True)
 class ComparedOutput:
     """A matched output, and its error."""
 
     row: ComparedOperation
     error: Difference | None  # None if unknown
     tolerance: float
+    few_bits: FewBits | None = None  # if float8, or a smaller dtype, is what explains its error
 
     @property
     def is_never_written(self) -> bool:
@@ -147,7 +181,15 @@ class ComparedOutput:
 
     @property
     def is_beyond(self) -> bool:
-        return self.error is not None and self.error.relative > self.tolerance
+        if self.error is None or self.error.relative > self.tolerance:
+            return self.error is not None
+        return self.few_bits is not None and self.few_bits.is_beyond
+
+    def above(self) -> str:
+        """What it is above, in words."""
+        if self.few_bits is not None and self.error is not None and self.error.relative <= self.tolerance:
+            return f"which rounding to {self.few_bits.dtype} does not explain"
+        return f"above the tolerance of {self.tolerance:.1e}"
 
     @property
     def is_unusual(self) -> bool:
@@ -197,15 +239,57 @@ class ComparedOutput:
 def compared_outputs(alignment: Alignment, rows: list[ComparedOperation], tolerance: float | None) -> list[ComparedOutput]:
     """The matched outputs; if neither history returns a tensor, the matched operations that nothing uses."""
     ends = set(alignment.b.ends)
-    rounding = [_rounding(side) for side in (alignment.a, alignment.b)]
+    sides = (alignment.a, alignment.b)
+    same = [{one._number for row in rows for one in [getattr(row, name)] if _is_same(row)} for name in "ab"]
+    rounding = [_rounding(side, known) for side, known in zip(sides, same, strict=True)]
+    roundings = [_roundings(side, known) for side, known in zip(sides, same, strict=True)]
     found = []
     for row in rows:
         if row.b._number in ends:
             error = row.error if row.error is not None or row.unwritten else _difference_of_kept(row)
-            dtypes = [known[one._number] for known, one in zip(rounding, (row.a, row.b), strict=True)]
+            numbers = row.a._number, row.b._number
+            dtypes = [known[number] for known, number in zip(rounding, numbers, strict=True)]
             allowed = 0.0 if 0.0 in dtypes else max(row.tolerance, *dtypes)
-            found.append(ComparedOutput(row, error, allowed if tolerance is None else tolerance))
+            times, dtype = max(
+                (known[number] for known, number in zip(roundings, numbers, strict=True)), key=lambda one: one[0]
+            )
+            few_bits = None
+            if dtype is not None and tolerance is None and allowed:
+                allowed, of_all = most_by_rounding(torch.finfo(dtype).eps, times)
+                few_bits = _few_bits(row, dtype, of_all, times)
+            found.append(ComparedOutput(row, error, allowed if tolerance is None else tolerance, few_bits))
     return found
+
+
+def _is_same(row: ComparedOperation) -> bool:
+    """True if both have the same values in the same dtype, so that nothing was rounded otherwise."""
+    return row.error is not None and row.error.is_none and row.a.tensor_dtype == row.b.tensor_dtype
+
+
+def _roundings(side: Side, same: set[int]) -> dict[int, tuple[int, torch.dtype | None]]:
+    """For each operation: how often, one after another, a dtype of few bits rounded what it depends on; and that dtype.
+
+    Operations in `same` have the same values in both histories, and explain no difference.
+    """
+    found: dict[int, tuple[int, torch.dtype | None]] = {}
+    operations = side.log.operations
+    for record in operations:
+        given = [found[parent] for parent in record.dependencies if parent >= 0]
+        times, dtype = max(given, key=lambda one: one[0], default=(0, None))
+        is_cast = not any(has_few_bits(operations[parent].dtype) for parent in record.dependencies if parent >= 0)
+        if has_few_bits(record.dtype) and is_cast and record.number in side.varying and record.number not in same:
+            coarser = dtype is None or torch.finfo(dtype).eps < torch.finfo(record.dtype).eps
+            times, dtype = times + 1, record.dtype if coarser else dtype
+        found[record.number] = times, dtype
+    return found
+
+
+def _few_bits(row: ComparedOperation, dtype: torch.dtype, most: float, times: int) -> FewBits | None:
+    one, other = row.a.tensor_contents, row.b.tensor_contents
+    if not is_measurable(one) or not is_measurable(other) or one.shape != other.shape or row.unwritten:
+        return None
+    is_last = times == 1 and has_few_bits(lower(row.a.tensor_dtype, row.b.tensor_dtype))
+    return FewBits(dtype, spread(one, other), most, steps_apart(one, other, dtype) if is_last else None)
 
 
 def _difference_of_kept(row: ComparedOperation) -> Difference | None:
@@ -213,16 +297,144 @@ def _difference_of_kept(row: ComparedOperation) -> Difference | None:
     return difference_of_any(row.a.tensor_contents, row.b.tensor_contents) if is_known else None
 
 
-def _rounding(side: Side) -> dict[int, float]:
-    """For each operation: the error that rounding may cause, by the least precise dtype of its computation."""
+def _rounding(side: Side, same: Collection[int] = ()) -> dict[int, float]:
+    """For each operation: the error that rounding may cause, by the least precise dtype of its computation.
+
+    Dtypes of few bits count only where the values of the two histories differ: not for operations in `same`.
+    """
     found: dict[int, float] = {}
     within: dict[int, float] = {}
     for record in side.log.operations:
         own = tolerance_of(record.dtype, record.dtype)
+        if has_few_bits(record.dtype) and record.number in same:
+            own = tolerance_of(torch.float32, torch.float32)
         given = max((within[parent] for parent in record.dependencies if parent >= 0), default=0.0)
         within[record.number] = max(own, given) if record.number in side.varying else given
         found[record.number] = max(own, given) if own else 0.0  # integers are not rounded
     return found
+
+
+# What a model returns beside tensors: numbers, strings, arrays.
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedValue:
+    """A returned value that is no tensor, of both models, and its error."""
+
+    name: str  # "the result", or the path in it: `result[1]`
+    a: Any
+    b: Any
+    error: float | None  # relative to the value in `a`; infinite if not both are numbers; None if they cannot be compared
+    tolerance: float
+
+    @property
+    def is_beyond(self) -> bool:
+        return self.error is not None and self.error > self.tolerance
+
+    def __str__(self) -> str:
+        if self.error is None:
+            return f"{self.name} is not compared ({_short(self.a)} in a, {_short(self.b)} in b)"
+        return f"{self.name} is {_short(self.a)} in a and {_short(self.b)} in b"
+
+
+def _short(value: Any) -> str:
+    printed = " ".join(repr(value).split())
+    return printed if len(printed) <= _LONGEST else f"{printed[: _LONGEST - 1]}…"
+
+
+_LONGEST = 60  # characters of a value that are shown
+
+
+def compared_values(alignment: Alignment, tolerance: float | None) -> tuple[list[ComparedValue], list[str]]:
+    """The returned values that correspond; and notes about values that only one model returns.
+
+    Values correspond by their paths, or by their order if the models return other containers of the same number of items.
+    """
+    ours, theirs = alignment.a.log.result, alignment.b.log.result
+    if ours is None or theirs is None:
+        return [], []
+    kinds = [[item is TENSOR for _, item in one] for one in (ours, theirs)]
+    known: dict[Path, Any] = dict(theirs)
+    if kinds[0] == kinds[1]:
+        pairs = [(path, one, other) for (path, one), (_, other) in zip(ours, theirs, strict=True)]
+    else:
+        pairs = [(path, one, known[path]) for path, one in ours if path in known]
+    allowed = tolerance if tolerance is not None else max(map(_tolerance_of_reads, (alignment.a, alignment.b)))
+    found = [
+        ComparedValue(format_path(path, "result") if path else "the result", one, other, _error_of(one, other), allowed)
+        for path, one, other in pairs
+        if one is not TENSOR and other is not TENSOR
+    ]
+    if kinds[0] == kinds[1]:
+        return found, []
+    shared = {path for path, *_ in pairs}
+    return found, [*_alone("a", ours, shared), *_alone("b", theirs, shared)]
+
+
+def _alone(side: str, items: list[tuple[Path, Any]], shared: set[Path]) -> list[str]:
+    """A note about values that only one model returns."""
+    paths = [path for path, item in items if path not in shared and item is not TENSOR and item is not None]
+    names = few((format_path(path, "result") for path in paths), 3)
+    return [f"only {side} returns {names}, {'no tensor' if len(paths) == 1 else 'no tensors'}"] if paths else []
+
+
+def _tolerance_of_reads(side: Side) -> float:
+    """The error that rounding may cause in numbers that Python reads from tensors."""
+    rounding = _rounding(side)
+    read = [parent for one in side.log.python_reads for parent in one.parents if parent >= 0]
+    return max((rounding[number] for number in read), default=tolerance_of(torch.float64, torch.float64))
+
+
+def _error_of(one: Any, other: Any) -> float | None:
+    """The error of a value, relative to the first of the two."""
+    try:
+        return _compared(one, other)
+    except Exception as error:  # a user-defined __eq__ may raise anything
+        pass_interrupts_on(error)
+        return None
+
+
+def _compared(one: Any, other: Any) -> float | None:
+    if any(isinstance(value, (Other, SavedObject)) for value in (one, other)):
+        are_known = not any(isinstance(value, Other) for value in (one, other))
+        return (0.0 if repr(one) == repr(other) else math.inf) if are_known else None
+    if isinstance(one, (np.ndarray, array)) or isinstance(other, (np.ndarray, array)):
+        return _error_of_arrays(one, other)
+    if type(one) is tuple and type(other) is tuple:
+        if len(one) != len(other):
+            return math.inf
+        errors = list(map(_compared, one, other))
+        beyond = [error for error in errors if error is not None]
+        return None if len(beyond) < len(errors) and not any(beyond) else max(beyond, default=0.0)
+    if isinstance(one, Number) and isinstance(other, Number):
+        return _error_of_numbers(one, other)
+    if one == other:
+        return 0.0
+    are_of_tensors = isinstance(one, (torch.dtype, torch.device)) and type(one) is type(other)
+    return None if are_of_tensors else math.inf  # tensors are equal in another dtype and on another device, too
+
+
+def _error_of_numbers(one: Any, other: Any) -> float:
+    if one == other or (one != one and other != other):  # NaN in both
+        return 0.0
+    if all(isinstance(value, (int, np.integer, np.bool_)) for value in (one, other)):
+        return math.inf
+    ours, theirs = complex(one), complex(other)
+    apart = abs(ours - theirs)
+    return apart / (abs(ours) or abs(theirs)) if math.isfinite(apart) else math.inf
+
+
+def _error_of_arrays(one: Any, other: Any) -> float | None:
+    one, other = np.asarray(one), np.asarray(other)
+    if one.shape != other.shape:
+        return math.inf
+    if bool(np.array_equal(one, other)):
+        return 0.0
+    if all(value.dtype.kind in "biu" for value in (one, other)):
+        return math.inf
+    dtype = np.complex128 if "c" in (one.dtype.kind, other.dtype.kind) else np.float64
+    apart = difference(torch.from_numpy(one.astype(dtype)), torch.from_numpy(other.astype(dtype)))
+    return apart.relative if apart is not None else None
 
 
 def largest_jump(

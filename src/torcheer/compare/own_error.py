@@ -29,7 +29,7 @@ from ..replay.comparison import same_bits
 from ..replay.machine import Machine, WouldWrite, call_again, is_uninitialised, outcome
 from ..replay.walk import tensors_of
 from .alignment import Alignment
-from .measures import Difference, difference, is_measurable, lower, rounded, tolerance_of
+from .measures import Difference, difference, has_few_bits, is_measurable, lower, rounded, steps_apart, tolerance_of
 from .steps import Side, first_after
 
 _PER_CALL = 0.1  # by how much each call without a match before an operation widens its tolerance
@@ -279,6 +279,8 @@ class _RunOnA(Observer):
         if own is not None and own.relative > allowed and calls == 1 and self._only_rounds(number, value, own, target):
             allowed = self.run.tolerances[number] = own.relative
         is_clean = own is not None and own.relative <= allowed
+        if is_clean and self._tolerance is None and has_few_bits(dtype := self._least_precise(record, target, value)):
+            is_clean = ignored is not None or steps_apart(expected, value, dtype) <= calls
         if not is_clean:
             self.run.dirty.add(number)
         if is_clean or self._forced is None or number in self._forced:
@@ -306,10 +308,14 @@ class _RunOnA(Observer):
     def _allowed(self, record: OperationRecord, target: Tensor, value: Tensor, calls: int) -> float:
         if self._tolerance is not None:
             return self._tolerance
+        dtype = self._least_precise(record, target, value)
+        return tolerance_of(dtype, dtype) * min(_MOST, 1 + _PER_CALL * (calls - 1))
+
+    def _least_precise(self, record: OperationRecord, target: Tensor, value: Tensor) -> torch.dtype:
         given = value.dtype
         if len(record.parents) == 1 and record.parents[0] >= 0:  # a cast adds no precision
             given = lower(value.dtype, self.side.log.operations[record.parents[0]].dtype)
-        return tolerance_of(target.dtype, given) * min(_MOST, 1 + _PER_CALL * (calls - 1))
+        return lower(target.dtype, given) if tolerance_of(given, given) else target.dtype
 
 
 def references(alignment: Alignment, state_pairs: dict[int, int]) -> dict[int, Tensor]:

@@ -1,6 +1,8 @@
 """Finds elements that come from memory that was never written (`torch.empty`). Such elements are not compared.
 
-Both logs are run twice, with different numbers in all uninitialised memory. Elements that then differ depend on it.
+Both logs are run twice, with different numbers in all uninitialised memory. Elements that then differ depend on it. If elements
+still differ between the logs, both are run with NaN, infinity and the extreme numbers of the dtype there: `torch.empty(3) * 0`
+is NaN where the memory has NaN.
 """
 
 from __future__ import annotations
@@ -20,13 +22,25 @@ from .measures import difference, is_measurable
 from .own_error import Observer, run_side
 from .steps import Side
 
+_ORDINARY = (0, 1)  # runs with small numbers
+_SPECIAL = (0, 2, 3, 4, 5)  # runs with NaN, infinity and extreme numbers, each at each place once
+
+
+def _extremes(dtype: torch.dtype, device: torch.device) -> Tensor:
+    if dtype.is_floating_point or dtype.is_complex:
+        most = torch.finfo(dtype).max
+        numbers = torch.tensor([math.nan, math.inf, -most, -math.inf], dtype=torch.float64, device=device)
+        return numbers.to(dtype)
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    return torch.tensor([most, least, 0, most - 1], dtype=torch.float64 if most >= 2**63 else torch.int64, device=device)
+
 
 class _FillMemory(Observer):
     """Fills uninitialised memory with numbers, and keeps the values of some operations."""
 
-    def __init__(self, side: Side, is_first: bool, wanted: set[int]) -> None:
+    def __init__(self, side: Side, turn: int, wanted: set[int]) -> None:
         self.values: dict[int, Tensor] = {}
-        self._is_first, self._wanted = is_first, wanted
+        self._turn, self._wanted = turn, wanted
         super().__init__(side)
 
     def begin(self) -> None:
@@ -46,16 +60,21 @@ class _FillMemory(Observer):
         return value
 
     def _fill(self, value: Tensor, start: int) -> None:
-        """Write numbers that differ between the two runs, and from place to place."""
+        """Write numbers that differ between the runs, and from place to place."""
         places = torch.arange(value.numel(), device=value.device)
         if value.dtype is torch.bool:
-            numbers = (places + self._is_first) % 2
-        elif self._is_first:
+            numbers = (places + self._turn) % 2
+        elif self._turn not in _ORDINARY:
+            numbers = _extremes(value.dtype, value.device)[(places + self._turn) % 4]
+        elif self._turn:
             numbers = places % 7 + 1
         else:
             numbers = places * 3 % 5 + 9 if not value.dtype.is_signed else -2 - places * 3 % 5
         numbers = numbers.to(value.dtype).view(value.shape)
-        if start == 0:
+        if start == 0 and any(step == 0 for size, step in zip(value.shape, value.stride(), strict=True) if size > 1):
+            span = 1 + sum((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True))
+            value.as_strided((span,), (1,)).fill_(numbers.reshape(-1)[0])  # several elements share a place in memory
+        elif start == 0:
             value.copy_(numbers)
         elif value.is_contiguous():
             value.view(-1)[start:] = numbers.view(-1)[start:]
@@ -69,18 +88,41 @@ def ignore_uninitialised(alignment: Alignment) -> None:
         return
     pairs = [(one, other) for other, one in alignment.of_b.items() if one in after[0] or other in after[1]]
     pairs = [pair for pair in pairs if _may_differ(alignment, pair[1])]
-    for place, side in enumerate(sides):
-        wanted = {pair[place]: pair[1] for pair in pairs if pair[place] in after[place]}
-        for number, ignored in _unwritten(side, set(wanted)).items():
-            other = wanted[number]
-            known = alignment.ignored.get(other)
-            alignment.ignored[other] = ignored if known is None else known | ignored.to(known.device)
+    for turns in (_ORDINARY, _SPECIAL):
+        for place, side in enumerate(sides):
+            wanted = {pair[place]: pair[1] for pair in pairs if pair[place] in after[place]}
+            for number, ignored in _unwritten(side, turns, set(wanted)).items():
+                other = wanted[number]
+                if turns != _ORDINARY:
+                    ignored &= _may_be_special(alignment, other).to(ignored.device)
+                known = alignment.ignored.get(other)
+                alignment.ignored[other] = ignored if known is None else known | ignored.to(known.device)
+        pairs = [pair for pair in pairs if _still_differs(alignment, *pair)]
 
 
 def _may_differ(alignment: Alignment, number: int) -> bool:
     apart, side = alignment.error(number), alignment.b
     always = number in side.ends or is_uninitialised(side.log.operations[number])
     return apart is not None and (always or not apart.is_none)
+
+
+def _still_differs(alignment: Alignment, ours: int, theirs: int) -> bool:
+    """True if elements differ that are not known to come from uninitialised memory."""
+    values = alignment.a.value(ours), alignment.b.value(theirs)
+    apart = difference(*values, ignored=alignment.ignored.get(theirs))
+    return apart is not None and not apart.is_none
+
+
+def _may_be_special(alignment: Alignment, number: int) -> Tensor:
+    """The elements of an operation of `b` that NaN, infinity or extreme numbers in memory may explain.
+
+    They are the elements that are not finite in one history; other numbers may differ for other reasons.
+    """
+    values = alignment.value_of_a(number), alignment.b.value(number)
+    with DisableTorchFunction(), torch.no_grad():
+        ours, theirs = (torch.isfinite(value) if value is not None else torch.tensor(False) for value in values)
+        is_exact = values[1] is not None and not values[1].is_floating_point() and not values[1].is_complex()
+        return torch.ones_like(theirs) if is_exact else ~(ours.to(theirs.device) & theirs)
 
 
 def _first_unwritten(record: OperationRecord) -> int | None:
@@ -103,17 +145,18 @@ def _after_uninitialised(side: Side) -> set[int]:
     return found
 
 
-def _unwritten(side: Side, wanted: set[int]) -> dict[int, Tensor]:
+def _unwritten(side: Side, turns: tuple[int, ...], wanted: set[int]) -> dict[int, Tensor]:
     """For each operation: a mask of its elements that depend on uninitialised memory, if there are any."""
     if not wanted:
         return {}
-    runs = [_FillMemory(side, is_first, wanted) for is_first in (True, False)]
+    runs = [_FillMemory(side, turn, wanted) for turn in turns]
     for run in runs:
         run_side(side, run, {})
     found: dict[int, Tensor] = {}
     for number, one in runs[0].values.items():
-        other = runs[1].values.get(number)
-        if other is not None and (apart := difference(one, other)) is not None and not apart.is_none:
-            differs = (one != other) & ~(one.isnan() & other.isnan())
-            found[number] = differs
+        for run in runs[1:]:
+            other = run.values.get(number)
+            if other is not None and (apart := difference(one, other)) is not None and not apart.is_none:
+                differs = (one != other) & ~(one.isnan() & other.isnan())
+                found[number] = differs | found[number] if number in found else differs
     return found

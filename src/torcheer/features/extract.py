@@ -223,6 +223,7 @@ def extract(
             with reader:
                 extraction.try_first_batch()
                 settle_plan(storage, plan, resume=resume)
+                storage.clean_up()
                 extraction.check_blocks()
                 warn_of_training(inner, stacklevel=2)
                 extraction.run()

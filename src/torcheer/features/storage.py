@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .._files.files import WholeFile, make_folder, read_regular, write_whole
+from .._files.files import WholeFile, delete_unfinished, is_link, make_folder, read_regular, write_whole
 from .._files.tensor_files import ALIGNED, Place, TensorFile, TensorWriter, write_tensors
 from .._torch.inputs import described
 from ..errors import InvalidArgument, NotWritten, UnreadableFile
@@ -143,6 +143,9 @@ class Storage(ABC):
     def delete(self, name: str) -> None:
         """Delete a file, if it exists."""
 
+    def clean_up(self) -> None:  # noqa: B027 - a remote folder has no unfinished files
+        """Delete what killed processes left half-written."""
+
     def names(self) -> list[str]:
         """The names of the files, in order."""
         return sorted(self.sizes())
@@ -180,6 +183,10 @@ class LocalStorage(Storage):
             raise UnreadableFile(f"{self.folder / name} cannot be read: {error.strerror or error}.") from error
         except UnreadableFile as error:
             raise UnreadableFile(f"{self.folder / name} cannot be read: {error}.") from None
+
+    def clean_up(self) -> None:
+        if not is_link(self.folder):
+            delete_unfinished(self.folder, r"block|(block|reduced)-.*|(plan|end)\.json", abandoned=True)
 
     def has(self, name: str) -> bool:
         return os.path.isfile(self.folder / name)

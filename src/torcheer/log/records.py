@@ -741,6 +741,7 @@ class Log:
     source_names: dict[int, str] = field(default_factory=dict)
     source_tensors: list[weakref.ref[torch.Tensor]] = field(default_factory=list)  # tensors of unknown origin
     input_paths: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
+    result: list[tuple[tuple[Any, ...], Any]] | None = None  # path and value of each item of the result; None if unknown
     leaves: set[int] = field(default_factory=set)  # autograd leaves: no operation made them, or `requires_grad` was set on them
     failure: Failure | None = None
     backward: BackwardLog | None = None  # None if gradients are not recorded

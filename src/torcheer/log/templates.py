@@ -14,13 +14,15 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from .._torch.containers import LATER, MOST_REPEATS, PLAIN, Other, Path, find, is_tensor, rebuilt
+from .._torch.containers import LATER, MOST_REPEATS, PLAIN, Attribute, Other, Path, find, is_tensor, kind_of, rebuilt
 from .._torch.sentinels import TENSOR, Sign
 
 _FLAT = PLAIN | {Tensor, Parameter, slice, type(...)}  # types of most arguments; they contain nothing nested
 _NESTING = frozenset({tuple, list, dict})
 _FEW = 1_000
 _MUTABLE = (np.ndarray, bytearray, array)  # arrays of numbers, which are copied because they may change later
+_NUMERIC, _AS_TEXT = "biufc", "USmM"  # kinds of NumPy arrays: numbers; strings and dates, which print as what they are
+_GATHERED = frozenset({tuple, list, set, frozenset})
 _SIMPLE: tuple[Any, ...] = (*PLAIN, torch.layout, torch.memory_format, range, type, Enum)
 
 
@@ -38,6 +40,39 @@ def outline(value: Any, see: Callable[[Tensor], object]) -> Any:
 
 def _stand_in(item: Any) -> Any:
     return item if issubclass(type(item), _SIMPLE) else Other(type(item).__name__)
+
+
+def result_items(result: Any) -> list[tuple[Path, Any]]:
+    """The items of a model's result with their paths: `TENSOR` for tensors, a copy of numbers, strings and arrays.
+
+    A list, tuple or set of plain values is one item, a tuple. Private attributes of objects are left out.
+    """
+    found = find(result, (), _is_item, True, MOST_REPEATS)
+    return [(path, _item(item)) for path, item in found if not any(map(_is_private, path))]
+
+
+def _is_item(value: Any) -> bool:
+    cls = type(value)
+    if cls in PLAIN or is_tensor(value) or issubclass(cls, (np.ndarray, np.generic, *_SIMPLE)):
+        return True
+    if cls in _GATHERED:
+        return bool(value) and PLAIN.issuperset(map(type, value))
+    return kind_of(value, into_objects=True) is None
+
+
+def _item(value: Any) -> Any:
+    if is_tensor(value):
+        return TENSOR
+    cls = type(value)
+    if cls in _GATHERED:
+        return tuple(sorted(value, key=repr) if cls is set or cls is frozenset else value)
+    if cls is np.ndarray and value.dtype.kind not in _NUMERIC:
+        return tuple(map(str, value.reshape(-1))) if value.dtype.kind in _AS_TEXT else Other(f"array of {value.dtype}")
+    return _own(value) if issubclass(cls, _MUTABLE) else value if issubclass(cls, np.generic) else _stand_in(value)
+
+
+def _is_private(step: Any) -> bool:
+    return isinstance(step, Attribute) and step.startswith("_")
 
 
 def _any_template(value: Any, see: Callable[[Tensor], object], instead: Callable[[Any], Any]) -> Any:

@@ -326,6 +326,13 @@ class LogReader:
             log.python_reads.append(PythonReadRecord(*what, *self._where(module, site), number(before, "a read")))
         if self._get("failure") is not None:
             log.failure = self._failure(items(self._get("failure"), "the failure"))
+        if (result := self._document.get("result")) is not None:  # files of earlier versions do not have it
+            pairs = lists(result, "the result", "an item of the result")
+            log.result = [(self._values.read_path(path), self._values.read(item)) for path, item in pairs]
+            try:
+                hash(tuple(path for path, _ in log.result))
+            except TypeError:
+                refuse("a path in the result has a step that is no key")
         seed = self._get("random_seed")
         log.random_seed = None if seed is None else number(seed, "the seed", 0, 1 << 63)
         seconds = fields(self._get("seconds"), "the times")

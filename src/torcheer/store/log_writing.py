@@ -333,8 +333,10 @@ class LogWriter:
     def _facts_of_log(self) -> Json:
         log = self.log
         paths = [[number, [self._values.write_path(path) for path in paths]] for number, paths in log.input_paths.items()]
+        result = [[self._values.write_path(path), self._values.write(item)] for path, item in log.result or ()]
         return {
             **{name: getattr(log, name) for name in FLAGS},
+            "result": result if log.result is not None else None,
             **{name: sorted(getattr(log, name)) for name in ("without_memory", "hollow", "leaves")},
             "collectives": log.collectives,
             "notes": log.notes,

@@ -24,7 +24,7 @@ from .._files.files import WholeFile
 from .._files.tensor_files import Place, TensorWriter, write_tensors
 from .._text import BytesProgress
 from .._torch.gc_pause import no_collections
-from .._torch.internals import DisableTorchFunction, storage_address, without_transforms
+from .._torch.internals import DisableTorchFunction, storage_address, untraced, without_transforms
 from .._torch.memory import may_overlap, needed_bytes, storage_part, version_of
 from ..errors import CannotBeSaved, InvalidArgument
 from ..log.keys import Key, Text
@@ -231,7 +231,7 @@ class Streaming:
             raise
 
     def _write(self, tensor: Tensor, what: str) -> Written:
-        with DisableTorchFunction(), without_transforms(), torch.no_grad():
+        with untraced(), DisableTorchFunction(), without_transforms(), torch.no_grad():
             refuse_class(tensor, what)
             plain = tensor.detach()
             form = parts_of(plain, what)

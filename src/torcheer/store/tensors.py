@@ -331,7 +331,7 @@ def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 
 # Containers of a loaded log whose tensors are read from the file when they are used.
 
-_SET_DATA = "set_data"  # gives a lazy parameter its values: recorded before the parameter has a shape
+_OF_LAZY = ("set_data", "data")  # called on a lazy parameter or buffer before it has a shape, and recorded without one
 
 
 class Stored:
@@ -389,7 +389,7 @@ class SavedValues(list[Any]):
     def _fitting(self, place: int, stored: Stored) -> Tensor:
         row, details = self._rows[place], self._details.get(place)
         shape = row[FACTS][0]
-        is_unmade = not shape and self._functions[row[FUNCTION]].name == _SET_DATA
+        is_unmade = not shape and self._functions[row[FUNCTION]].name in _OF_LAZY
         is_batched = details is not None and details.is_transformed  # what `vmap` adds is in the value alone
         return stored.read(shape if self._are_tensors and not is_unmade and not is_batched else None)
 

@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._cleanup import end_process, kill_process
-from .._files.files import write_whole
 from .._text import plural
 from ..errors import DrawingFailed
 from .colors import ScaleName
-from .figures import Displays, figure_of_snapshot, png_of, show_png
+from .figures import Displays, figure_of_snapshot, png_of, show_png, write_figure
 from .pacing import Pace
 from .records import Failure
 from .run import Run
@@ -83,7 +82,7 @@ def _drawn(request: dict[str, Any], runs: dict[str, FileManager]) -> Answer:
     if request["is_file"]:
         path = figure_path(Path(folder), step)
         path.parent.mkdir(exist_ok=True)
-        write_whole(path, png, "picture", follows=False)
+        write_figure(path, png)
         png = b""
     return {"step": step, "warnings": [str(one.message) for one in warned]}, png
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -19,10 +20,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from torch import Tensor
 
-from .._files.files import write_whole
+from .._files.files import is_link, write_whole
 from .._text import few
 from .._text.screen import notebook
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, NotWritten
 from ..pictures.sheet import ALARM, DPI, FAINT, INK, Sheet, import_matplotlib, line_height, text_width, wrapped
 from .captions import axes_of, is_part, kept_of, nonfinite_in_words, number, shape_of, source_of, statistics_in_words, title_of
 from .colors import (
@@ -507,7 +508,7 @@ class Displays:
         """Show a figure in its place in this cell; outside a notebook write a file and print its path."""
         shell = notebook()
         if shell is None:
-            write_whole(path, png_of(figure), "figure")
+            write_figure(path, png_of(figure))
             print(f"Picture: {path}")
             return
         key = name, int(getattr(shell, "execution_count", 0))
@@ -517,6 +518,16 @@ class Displays:
             display.update_display(picture, display_id=self._ids[key])
         else:
             self._ids[key] = display.display(picture, display_id=True).display_id
+
+
+def write_figure(path: Path, png: bytes) -> None:
+    """Write a picture into the folder of a run. If that folder is a link, no file there is replaced: it may be of others."""
+    if os.path.lexists(path) and is_link(path.parent):
+        raise NotWritten(
+            f"{path} is there already, and {path.parent} is a link, behind which nothing is replaced. Move that file away, or "
+            "let the run have a folder of figures of its own."
+        )
+    write_whole(path, png, "figure", follows=False)
 
 
 def show_png(png: bytes, display_id: str) -> None:

@@ -254,6 +254,9 @@ def as_folder(folder: Any) -> Path:
     return path
 
 
+LOCK = "writer.lock"
+
+
 def refuse_link(path: Path) -> None:
     """Raise if a file of a run is a link: writing would change the file that it leads to, which may be somebody else's."""
     if os.path.lexists(path) and is_link(path):
@@ -275,6 +278,21 @@ def refuse_what_others_made(run: Path) -> None:
         f"{run} is not of an Xray, and a new run would replace it. Give the run a folder of its own, such as "
         f"folder={str(free_folder(run.parent))!r}."
     )
+
+
+def _refuse_another(path: Path, resume: bool) -> None:
+    """Raise where there is a run, or a file of others, that the run would replace."""
+    there = path / "run.json"
+    if resume and there.exists():
+        read_about(path)
+        return
+    if any((path / "snapshots").glob("*.safetensors")):
+        advice = "To go on with it, give resume=True; to" if there.exists() else "Its run.json is missing, so it ended here; to"
+        raise RunExists(
+            f"there is a run in {path} already. {advice} begin a new one, give a folder of its own, such as "
+            f"folder={str(free_folder(path))!r}."
+        )
+    refuse_what_others_made(there)
 
 
 def read_about(folder: Path) -> dict[str, Any]:
@@ -303,7 +321,7 @@ def read_about(folder: Path) -> dict[str, Any]:
 
 def locked(folder: Path) -> IO[bytes]:
     """The lock of a folder, held until the file is closed or the process ends, however it ends."""
-    path = folder / "writer.lock"
+    path = folder / LOCK
     try:
         file = open_regular(path, adds=True)
     except OSError as error:
@@ -370,26 +388,18 @@ class FileManager:
         Refused while another process writes to it, and, without `resume`, where there is a run already.
         """
         path = as_folder(folder)
+        refuse_link(path / "run.json")
+        if not os.path.lexists(path / LOCK):
+            _refuse_another(path, resume)  # before anything is made there
         make_folder(path / "snapshots", "a run")
         if max_bytes is not None and is_link(path / "snapshots"):
             tell(f"{path / 'snapshots'} is a link, and behind a link nothing is deleted: the run may grow beyond max_bytes.", 4)
             max_bytes = None
-        refuse_link(path / "run.json")
         held = locked(path)
         try:
             there = path / "run.json"
-            if any((path / "snapshots").glob("*.safetensors")) and not (resume and there.exists()):
-                advice = (
-                    "To go on with it, give resume=True; to"
-                    if there.exists()
-                    else "Its run.json is missing, so it ended here; to"
-                )
-                raise RunExists(
-                    f"there is a run in {path} already. {advice} begin a new one, give a folder of its own, such as "
-                    f"folder={str(free_folder(path))!r}."
-                )
+            _refuse_another(path, resume)
             if not (resume and there.exists()):
-                refuse_what_others_made(there)
                 data = json.dumps({"format": FORMAT, "version": VERSION, **about}, indent=2).encode()
                 write_whole(there, data, follows=False)
             found = cls(path, read_about(path), held, max_bytes)

@@ -94,7 +94,7 @@ def readings(text: str) -> list[Reading]:
 
 
 def end_of(name: str) -> tuple[str, int | None] | None:
-    """The kind and the number in `input`, `output`, `input_2` or `output2`; None for any other name."""
+    """`("input", 2)` for `input_2` or `input2`, `("input", None)` for `input`, likewise for outputs; None for other names."""
     match = _END.match(name)
     return None if match is None else (match["kind"], int(match["number"]) if match["number"] else None)
 
@@ -227,7 +227,7 @@ class Names:
         return light
 
     def ends(self, kind: str) -> list[Sequence[int]]:
-        """The passes of every `input` or `output`."""
+        """The operation numbers of each layer that is an `input` (or `output`) of the model."""
         origin, log = Origin(kind), self.table.log
         return [layer.passes for layer in self.table.layers if log.function_of(layer.passes[0]).origin is origin]
 
@@ -236,7 +236,7 @@ class Names:
         return self._calls.get(address, ())
 
     def of_function(self, function: Callable[..., Any]) -> list[int]:
-        """The operations of a torch function's layer type."""
+        """The operations whose layer type is the name of a torch function, as in labels."""
         log, kind = self.table.log, layer_type_of(function)
         fitting = {number for number, known in enumerate(log.functions) if known.type == kind}
         return [n for n in self._numbers if log.rows[n][FUNCTION] in fitting and self.table.shows(n)]
@@ -304,9 +304,9 @@ class Candidates:
     def __init__(self, addresses: Addresses, labels_are_default: bool) -> None:
         self.addresses = addresses
         self.labels_are_default = labels_are_default
-        self.everything = False  # True: what the key means is known only at the end
+        self.everything = False  # True if only the complete run shows what the key means
         self.types: set[str] = set()  # every operation of these layer types
-        self.numbers: dict[str, set[int]] = {}  # by layer type: numbers of layers of that type
+        self.numbers: dict[str, set[int]] = {}  # layer type -> numbers of layers of that type
         self.positions: set[int] = set()  # numbers of layers
         self.predicates: list[Callable[[Any], Any]] = []
         self._outputs: list[Callable[[RegisteredModule], object]] = []  # modules of which every output is a candidate
@@ -331,7 +331,7 @@ class Candidates:
 
 
 class Key(ABC):
-    """Names operations of a recording."""
+    """A key names one or several operations of a recording."""
 
     @property
     def is_plural(self) -> bool:
@@ -355,14 +355,15 @@ class Key(ABC):
         candidates.everything = True
 
     def first_sign(self, addresses: Addresses) -> tuple[str, str, int] | None:
-        """By what the first operation that the key means is recognized as it runs; None if only the whole run shows it.
+        """How to recognize, while the model runs, the first operation that the key means; None if only the complete run shows
+        it.
 
         `("module", address, n)`: the n-th call of a module returned it. `("layer", type, n)`: it is the n-th layer of a type.
         """
         return None
 
     def asking(self, answering: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]) -> Key:
-        """The key with `answering(function)` in place of each function of an operation."""
+        """A copy of the key with `answering(function)` in place of each function of an operation that the user gave."""
         return self
 
 
@@ -409,7 +410,7 @@ def _name(call: ModuleCall, place: int, part: int | None, names: Names, is_input
 
 
 def once(matches: Iterable[Match]) -> list[Match]:
-    """The first match of each operation."""
+    """The matches without repetition: the first match of each operation."""
     found: dict[int, Match] = {}
     for match in matches:
         found.setdefault(match.number, match)
@@ -668,7 +669,7 @@ def _position(value: Any) -> int | None:
     if isinstance(value, (bool, torch.Tensor)):
         return None
     try:
-        return operator.index(value)  # also NumPy's
+        return operator.index(value)  # accepts NumPy's integers, too
     except TypeError:
         return None
 
@@ -892,7 +893,7 @@ class Lookup:
         raise AmbiguousKey(self._several(key, meaning))
 
     def _all(self, meaning: Meaning) -> list[Found]:
-        """Whole layers if all their passes are meant, else single operations."""
+        """What the operations amount to: a layer if all its passes are meant, else single operations."""
         found: list[Found] = []
         for layer, numbers in self._table.by_layer(meaning.numbers).items():
             is_whole = len(numbers) == len(layer.passes)
@@ -1039,7 +1040,7 @@ def _of_name(name: str, lookup: Lookup) -> set[int]:
 
 
 def _or_hint(numbers: set[int], what: str, names: Names) -> set[int]:
-    """`numbers`. Raises if it is empty and a hint explains why, such as a fused call; the error has the hint."""
+    """Returns `numbers`. If it is empty and a hint explains why, such as a fused call, raises an error with the hint."""
     if not numbers and (hint := names.hint(what)):
         raise LayerNotFound(f"no operation is a {what}.{hint}")
     return numbers

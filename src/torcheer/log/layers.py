@@ -21,7 +21,7 @@ from .records import FUNCTION, MODULE, NAMES, PARENTS, SITE, TEMPLATE, Log, Modu
 
 
 def connected_operations(log: Log) -> bytearray | None:
-    """By operation: True if it is connected to an input or an output. None if all operations are.
+    """For each operation: True if it is connected to an input or an output. None if all operations are.
 
     Connected operations are those that depend on an input, the outputs, and all ancestors of these. A pass without input and
     output tensors (a pipeline: text in, pictures out) has no orphans.
@@ -54,7 +54,8 @@ def connected_operations(log: Log) -> bytearray | None:
 
 
 def _add_what_a_recording_shows(log: Log, found: bytearray) -> None:
-    """Add the operations outside all modules (the recorded code itself), and the outputs of the models that it called.
+    """Mark in `found` the operations outside all modules (the recorded code itself), and the outputs of the models that it
+    called.
 
     For a model without input and output tensors, add all its operations.
     """
@@ -69,21 +70,22 @@ def _add_what_a_recording_shows(log: Log, found: bytearray) -> None:
 
 
 def _add(log: Log, numbers: Iterable[int], found: bytearray) -> None:
-    """Add operations, except `log.hollow`: results of `torch.empty` without elements that no operation used."""
+    """Mark operations in `found`, except `log.hollow`: results of `torch.empty` without elements that no operation used."""
     for number in numbers:
         if number not in log.hollow:
             found[number] = True
 
 
 def input_descendants(log: Log) -> bytearray:
-    """By operation: True for inputs and operations that depend on an input."""
+    """For each operation: True if it is an input or depends on an input."""
     inputs = _functions_of(log, Origin.INPUT)
     found = bytearray(len(log.rows))
     for number, row in enumerate(log.rows):
         if row[FUNCTION] in inputs:
             found[number] = True
             continue
-        if len(row) > PARENTS and row[PARENTS] >= 0 and found[row[PARENTS]]:  # most often the first parent does
+        # quick check of the first parent: usually it depends on an input
+        if len(row) > PARENTS and row[PARENTS] >= 0 and found[row[PARENTS]]:
             found[number] = True
             continue
         for parent in row[PARENTS + 1 :]:
@@ -97,7 +99,7 @@ def input_descendants(log: Log) -> bytearray:
 
 
 def output_ancestors(log: Log) -> bytearray:
-    """By operation: True for outputs and operations that an output depends on."""
+    """For each operation: True if it is an output or an output depends on it."""
     outputs = _functions_of(log, Origin.OUTPUT)
     found = bytearray(row[FUNCTION] in outputs for row in log.rows)
     for number in range(len(found) - 1, -1, -1):
@@ -185,7 +187,8 @@ class Owners:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        # By call number: the innermost call, this one or one around it, of a module with parameters; else the model's call.
+        # For each call: its owner, the innermost call of a module with parameters among this call and the calls around it; else
+        # the model's call.
         self.calls: list[ModuleCall | None] = []
         self.holders: set[str] = set()  # the addresses of modules that have parameters
         self._registered = -1
@@ -218,9 +221,10 @@ class Places:
     def __init__(self, log: Log) -> None:
         self._log = log
         self.owners = Owners(log)
-        # By call number: equal for calls reached through the same modules without parameters, called at the same sites.
+        # For each call: a number, equal for calls reached through the same modules without parameters, called at the same
+        # sites.
         self.chains: list[int] = []
-        self.sites: list[int] = [-1]  # by site: the first site at the same source position; last item: -1, for "no site"
+        self.sites: list[int] = [-1]  # for each site: the first site at the same source position; last item: -1, for "no site"
         self._known: dict[tuple[int, str, int, int], int] = {}
         self._turns: dict[tuple[int, str, int], int] = {}  # how often one call of a Sequential ran the same module so far
 
@@ -293,7 +297,7 @@ _COVERS = frozenset({"setitem", "fill", "zero", "copy"})  # functions that overw
 _GIVEN = frozenset({Origin.INPUT, Origin.SOURCE})
 _ROUNDS = 4  # after this many rounds of a loop, every argument that carries a value has shown up
 
-Passes = dict[int, list[int]]  # by the first operation of a layer
+Passes = dict[int, list[int]]  # first operation of a layer -> the operations that are its passes
 
 
 def separate(log: Log, first: list[int], nearest: list[int], decided: Collection[int]) -> None:
@@ -448,7 +452,7 @@ def _over_different_things(log: Log, first: list[int], doubtful: Passes, carried
 def _kinds(
     log: Log, first: list[int], doubtful: Passes, carried: dict[int, set[int]], different: Collection[int]
 ) -> dict[int, int]:
-    """By operation: a number that is equal for operations of one layer whose arguments come from the same layers.
+    """Maps each operation to a number, equal for operations of one layer whose arguments come from the same layers.
 
     Arguments that a loop carries are ignored, except in a loop over values of different layers.
     """
@@ -891,7 +895,7 @@ class Recurrence:
 
     @cached_property
     def _run_from(self) -> defaultdict[tuple[str | None, int], set[str | int]]:
-        """By module address and site in it: the modules with parameters, and the parameter-using layers, that ran there."""
+        """Maps each module address and site in the module to the modules with parameters, and such layers, that ran there."""
         found: defaultdict[tuple[str | None, int], set[str | int]] = defaultdict(set)
         where, owners = self._where, self._where.owners
         for call in self._log.modules:

@@ -46,7 +46,7 @@ class PanelRow:
     section: str
     title: str
     format: str = "text"
-    yes: str = ""  # the text of a true or false value that is true; there is no row if it is false
+    yes: str = ""  # for a bool: the text of the row if it is true; if it is false, there is no row
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Fact:
 
     @property
     def plain(self) -> Callable[[OperationFacts], Any]:
-        """A function that reads it for graphs and pages: dtypes and devices by name, `float32`, `cpu`."""
+        """The function that reads the fact for graphs and pages, with dtypes and devices as text: `float32`, `cpu`."""
         read = attrgetter(self.name)
         return (lambda one: _name_of(read(one))) if self.type.startswith("torch.") else read
 
@@ -173,7 +173,7 @@ class OperationFacts:
 
     @property
     def number(self) -> int:
-        """Its number in the recording, by which the nodes of a graph name the `operations` they stand for."""
+        """The operation's number in the recording. The nodes of a graph list such numbers as `operations`."""
         return self._number
 
     # Labels and numbers -----------------------------------------------------------------------------------------
@@ -657,7 +657,7 @@ class OperationFacts:
 
     @property
     def grad_fsize(self) -> int | None:
-        """The size of the gradient in bytes; None where there is none."""
+        """The size of the gradient in bytes; None where there is no gradient."""
         gradient = self.grad_contents
         return gradient.numel() * gradient.element_size() if gradient is not None else None
 

@@ -34,12 +34,12 @@ class Param:
 
     @property
     def fsize(self) -> int:
-        """Its size in bytes."""
+        """The size of the parameter or buffer in bytes."""
         return self.numel * self.dtype.itemsize
 
     @property
     def is_shared(self) -> bool:
-        """True if the model has it under several names."""
+        """True if the model has the parameter or buffer under several names."""
         return bool(self.other_names)
 
 
@@ -48,7 +48,7 @@ def describe_param(index: Index, name: str, tensor: Tensor) -> Param:
     with DisableTorchFunction():
         others = tuple(other for other in index.state_names.get(id(tensor), ()) if other != name)
         is_buffer = not is_parameter(tensor)
-        value: Any = tensor  # of a loaded history an `AbsentTensor`
+        value: Any = tensor  # in a loaded history it may be an `AbsentTensor`
         is_unknown = value.is_uninitialized if type(value) is AbsentTensor else is_lazy(tensor)
         shape = tuple(tensor.shape) if not is_unknown else (0,)
         return Param(name, shape, tensor.dtype, tensor.requires_grad, is_buffer, others, is_unknown)

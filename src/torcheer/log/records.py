@@ -80,7 +80,7 @@ class ModuleCall:
     elapsed: int = 0
 
     def stack(self) -> tuple[ModuleCall, ...]:
-        """This call and those around it, outermost first."""
+        """This call and the calls around it, outermost first."""
         chain: list[ModuleCall] = []
         call: ModuleCall | None = self
         while call is not None:
@@ -397,7 +397,7 @@ class BackwardLog:
     def __init__(self) -> None:
         self.scale: Tensor | None = None  # the gradient scaler's factor for the next pass
         self.on_device = False  # True: nodes that run on an accelerator are timed by device events
-        self.running: dict[int, Any] = {}  # thread id: the node that runs now, if it may run a nested backward pass
+        self.running: dict[int, Any] = {}  # thread id -> the node that runs now, if it may run a nested backward pass
         self.pinned: list[Any] = []  # autograd nodes kept alive here, so that their hooks live on
         self.latest: BackwardRecord | None = None
         self.left_behind: Any = None  # state at the end of the forward pass, which backward needs (`LeftBehind`)
@@ -446,7 +446,7 @@ class BackwardLog:
 
     @classmethod
     def of(cls, passes: list[BackwardRecord], wanted: set[int] | None) -> BackwardLog:
-        """The log of a saved history's passes. No hook adds to it."""
+        """Make a log of the backward passes of a saved history. No hook adds to it."""
         new = cls()
         new._begun, new.wanted = passes, wanted
         return new
@@ -475,7 +475,7 @@ OVERWRITTEN: Final = -3  # in `Log.versions`: torch's version counter shows that
 
 @dataclass(slots=True, eq=False)
 class Composite:
-    """One call of a function that was opened, such as `F.multi_head_attention_forward`."""
+    """One call of a torch function whose inner operations were recorded, such as `F.multi_head_attention_forward`."""
 
     name: str
     number: int
@@ -508,12 +508,12 @@ class Details:
     held: dict[int, Held] | None = None
     home: tuple[int, int] | None = None
     is_collective: bool = False  # a collective ran inside the call, as DTensor operations do
-    is_hooked: bool = False  # a gradient that backward hooks, which are not in the graph, may have changed
-    is_no_grad: bool = False  # with gradients off, wrote in place to a tensor that requires gradients
+    is_hooked: bool = False  # the tensor is a gradient that backward hooks, which are not in the graph, may have changed
+    is_no_grad: bool = False  # wrote in place, with gradients off, to a tensor that requires gradients
     is_foreign: bool = False  # the tensor's memory is not torch's (a NumPy array's), and the program may read it
-    is_through_unseen: bool = False  # a gradient that went backward through code that is not in the log
+    is_through_unseen: bool = False  # the tensor is a gradient that went backward through code that is not in the log
     changed: str = ""  # the change that an intervention made to this value, in words
-    is_passing: bool = False  # a source that was made during the pass, by code that cannot be watched
+    is_passing: bool = False  # the tensor is a source made during the pass, by code that cannot be watched
     is_transformed: bool = False  # ran inside a `torch.func` transform, on tensors that exist only inside it
 
 
@@ -688,7 +688,7 @@ class PythonReadRecord:
     value: Any  # the number or truth value that Python got; None for other results
     module: ModuleCall | None
     site: Site | None
-    before: int  # the number of the next operation
+    before: int  # number of the next operation: the read came before it
 
     @property
     def is_truth_value(self) -> bool:
@@ -724,9 +724,9 @@ class Log:
 
     title: str
     rows: list[Row] = field(default_factory=list)
-    values: list[Any] = field(default_factory=list)  # by operation: the kept tensor, or UNSAVED
-    versions: list[int] = field(default_factory=list)  # by operation: torch's version of the kept tensor, or -1
-    details: dict[int, Details] = field(default_factory=dict)  # by operation, for those that have any
+    values: list[Any] = field(default_factory=list)  # for each operation: the kept tensor, or UNSAVED
+    versions: list[int] = field(default_factory=list)  # for each operation: torch's version of the kept tensor, or -1
+    details: dict[int, Details] = field(default_factory=dict)  # operation -> its rare facts, if it has any
     functions: list[TorchFunction] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
     codes: CodeTable = field(default_factory=CodeTable)  # the code objects that the numbers in `sites` refer to
@@ -748,12 +748,12 @@ class Log:
     random_seed: int | None = None
     random_state: Any = None
     random_states: dict[int, Any] = field(default_factory=dict)  # operation that draws: the generator's state, if code set it
-    is_recording: bool = False  # True for a `with` block, which has no arguments and no result
+    is_recording: bool = False  # True for the log of a `with` block, which has no arguments and no result
     is_complete: bool = False
     is_cleared: bool = False  # kept tensors were released by `clear_activations`
     holds_tensors: bool = True  # True: kept values are the tensors themselves. False: results of `activation_postfunc`
     seconds: dict[str, float] = field(default_factory=dict)
-    first_passes: list[int] | None = None  # saved histories only. By operation: first pass of its layer; orphans: -1
+    first_passes: list[int] | None = None  # saved histories only. For each operation: first pass of its layer; orphans: -1
     comes_again: bool = False  # a replay without changes reproduced every kept value
     _lost: set[int] | None = None
 

@@ -143,7 +143,7 @@ class Index:
         self.module_count = len(log.modules)
         self.is_complete = log.is_complete
         self.kept: dict[str, Any] = {}  # values that other files computed from this index, by name
-        self._states_behind: dict[int, StateRecord | None] = {}  # by operation
+        self._states_behind: dict[int, StateRecord | None] = {}  # operation -> the parameter or buffer that its tensor is
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Index:
         """An index with the same labels and its own kept tensors, for a copy of a layer, an operation or a module."""
@@ -278,7 +278,7 @@ class Index:
 
     @cached_property
     def shared_children(self) -> dict[str, dict[str, str]]:
-        """By module address: names of its children that were first registered elsewhere, mapped to their first address."""
+        """Maps each module address to the children that were first registered elsewhere, by name, with their first address."""
         found: dict[str, dict[str, str]] = defaultdict(dict)
         for other, address in self.addresses.others.items():
             above, _, name = other.rpartition(".")
@@ -311,12 +311,12 @@ class Index:
 
     @cached_property
     def distances_from_input(self) -> dict[int, tuple[int, int]]:
-        """By operation: the lengths of the shortest and the longest path from an input, for those that have one."""
+        """Maps each operation that an input leads to, to the lengths of the shortest and the longest path from an input."""
         return self._distances(self.operations, Origin.INPUT, self.parents)
 
     @cached_property
     def distances_to_output(self) -> dict[int, tuple[int, int]]:
-        """By operation: the lengths of the shortest and the longest path to an output, for those that have one."""
+        """Maps each operation that leads to an output, to the lengths of the shortest and the longest path to an output."""
         return self._distances(reversed(self.operations), Origin.OUTPUT, lambda number: self.children.get(number, ()))
 
     def _distances(
@@ -382,14 +382,14 @@ class Index:
         return found
 
     def all_parameters(self) -> dict[str, Any]:
-        """By first name: every parameter that a module registers, and unregistered parameters that operations used."""
+        """Maps first names to parameters: all that modules register, and unregistered parameters that operations used."""
         found = named_once(self.log.registered.values(), "parameters")
         registered = set(map(id, found.values()))
         others = {id(state.tensor): state for state in self.log.states if state.is_parameter}
         return found | {self.state_name(other): other.tensor for key, other in others.items() if key not in registered}
 
     def all_buffers(self) -> dict[str, torch.Tensor]:
-        """Every buffer of the models by its first name."""
+        """Maps first names to all buffers of the models."""
         return named_once(self.log.registered.values(), "buffers")
 
     def state_name(self, state: StateRecord) -> str:
@@ -443,11 +443,11 @@ class LayerTable:
         self.label_format = check_format(label_format)
         self.connected: bytearray | None = None  # which operations are shown; None: all of them
         self._recurrence: Recurrence | None = None
-        self._layer_of: list[int] = []  # by operation: the number of its layer, or -1 for an orphan
-        self._first: list[int] = []  # by layer: the operation that is its first pass
-        self._of_type: dict[str, list[int]] = {}  # the layers of each type
-        self._passes: dict[int, list[int]] = {}  # the passes of each layer with more than one pass
-        self._later_passes: dict[int, int] = {}  # the pass number of each operation that is not the first pass
+        self._layer_of: list[int] = []  # for each operation: the number of its layer, or -1 for an orphan
+        self._first: list[int] = []  # for each layer: the operation that is its first pass
+        self._of_type: dict[str, list[int]] = {}  # layer type -> the layers of that type
+        self._passes: dict[int, list[int]] = {}  # layer -> its passes, for layers with more than one pass
+        self._later_passes: dict[int, int] = {}  # operation -> its pass number, for operations that are not the first pass
         self._in_other_form: tuple[int, dict[str, LayerEntry]] | None = None  # number of operations, and what `_by_label` made
 
     def __len__(self) -> int:
@@ -485,7 +485,7 @@ class LayerTable:
 
     @property
     def first_passes(self) -> list[int]:
-        """By operation: the first pass of its layer; -1 for an orphan."""
+        """For each operation: the first pass of its layer; -1 for an orphan."""
         return [self._first[layer] if layer >= 0 else -1 for layer in self._layer_of]
 
     def _number_all(self) -> None:

@@ -54,7 +54,7 @@ NOTE = (
     "torch.backends.mha.set_fastpath_enabled(False) first; values at padded positions are then others."
 )
 
-Given = dict[int | str, Any]  # arguments by name; positional arguments without a known name by position
+Given = dict[int | str, Any]  # argument name -> value; the key of a positional argument without a known name is its position
 Decides = Callable[[Any, Given], bool]
 
 
@@ -130,7 +130,7 @@ def watch_fused(module: Module, interceptor: Interceptor) -> None:
 
 
 def leave(module: Module) -> None:
-    """Called when `module` ends: undo its switches, and those of inner modules that an interrupt left without an end."""
+    """Called when `module` ends: undo its switches, and the switches of inner modules that an interrupt left without an end."""
     switches = _here.switches
     while any(switch.module is module for switch in switches):
         switches.pop().undo()
@@ -190,7 +190,8 @@ def is_about_to_fuse(module: Module, decides: Decides, args: tuple[Any, ...], fr
             return False
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*tensors, *module.parameters())):
             return False
-        with contextlib.suppress(AttributeError, IndexError, KeyError):  # a subclass with other attributes
+        # a subclass may lack attributes that the decision reads
+        with contextlib.suppress(AttributeError, IndexError, KeyError):
             return decides(module, given)
     return False
 

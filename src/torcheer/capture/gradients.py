@@ -43,7 +43,7 @@ from ..log.records import ELAPSED, BackwardLog, BackwardRecord, Log, NodeRecord,
 
 
 def device_event() -> Any:
-    """An event on the current stream, recorded now."""
+    """A device event, recorded now on the current stream."""
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
     event.record()
     return event
@@ -110,13 +110,13 @@ class Watched:
         self.operation = operation
         self.leaf: int | None = operation if role == "accumulation" else None
         self.outputs: dict[int, list[int]] = {}  # output -> operations with that tensor: a call may return its own argument
-        # (index of a gradient, the node that receives it, the output of that node)
+        # (index of a gradient, node that receives the gradient, output of the receiving node that the gradient belongs to)
         self.onward: list[tuple[int, Watched, int]] = []
         self.is_given = False  # True if the node made an input of the recording: the node itself was not recorded
         self.is_target = self.leaf is not None  # True if a pass may end here without running the node
         self.can_nest = False  # True if its backward is Python code, which may run a backward pass
-        self.record: BackwardRecord | None = None  # the backward pass it is running in
-        self.outer: Watched | None = None  # the node whose backward runs this one
+        self.record: BackwardRecord | None = None  # the backward pass in which the node is running
+        self.outer: Watched | None = None  # the node whose backward runs this node
         self.inner: list[NodeRecord] = []
         self.event: Any = None
         self.sequence = -1
@@ -140,7 +140,7 @@ class Following:
         self.has_custom = False
         self._left_behind: Callable[[], LeftBehind | None] | None = None  # None: the pass left nothing behind
         self._key = object()
-        self._handles: list[Any] = []  # of hooks on leaf tensors, which may outlive the graph
+        self._handles: list[Any] = []  # handles of hooks on leaf tensors, which may outlive the graph
         self._many = 1_000  # number of handles at which handles of dead nodes are removed
         weakref.finalize(backward, _remove, self._handles).atexit = False
 
@@ -159,7 +159,7 @@ class Following:
                         hooks.update({number: hooks.pop(number) for number in list(hooks) if number != first.id})
 
     def put_back(self) -> None:
-        """Called when a node of the pass is about to run."""
+        """Called when a node of the pass is about to run: restores the state that the forward pass left."""
         if self._left_behind is None:
             return
         left = self._left_behind()
@@ -229,7 +229,7 @@ class GradientWatcher:
         self._number_of_leaf = number_of_leaf
         self._following = Following(log.backward)
         self.outputs: list[Tensor] = []  # the model's outputs, until the pass is undone
-        self._tied: set[int] = set()  # operations that have a node
+        self._tied: set[int] = set()  # operations that have an autograd node
         self._leaves: dict[int, weakref.ref[Tensor]] = {}  # the tensors whose gradients belong to inputs
 
     def keep_left_behind(self, restorer: StateRestorer, before: RandomState) -> None:
@@ -258,7 +258,7 @@ class GradientWatcher:
         self._tied.add(number)
         base = base_of(tensor)
         if base is not None:
-            self.follow(number, base)  # a write through a view gives its base a new node
+            self.follow(number, base)  # a write through a view gives the view's base a new node
 
     def follow(self, number: int, tensor: Tensor) -> None:
         """Hook the node of `tensor`, if it is not hooked, as a part of operation `number`."""
@@ -267,7 +267,7 @@ class GradientWatcher:
             self._following.follow(node, number, "inside", self._leaf)
 
     def is_given(self, tensor: Tensor) -> bool:
-        """True for tensors that the pass did not make: parameters, and inputs."""
+        """True for a tensor that the pass did not make: a parameter or an input."""
         node = self._node(tensor)
         watched = self._following.known(node) if node is not None else None
         return tensor.is_leaf or (watched is not None and watched.is_given)
@@ -283,7 +283,7 @@ class GradientWatcher:
                 self._tie(number, tensor)
 
     def expect(self, roots: Iterable[Tensor]) -> None:
-        """A backward pass begins at these tensors: note if one is a parameter or an input."""
+        """A backward pass is about to begin at these tensors: note whether a parameter or an input is among them."""
         known = [one for one in roots if one.requires_grad and self._number_of_leaf(one) is not None]
         self._backward.begins_outside = any(map(self.is_given, known))
 
@@ -302,13 +302,14 @@ class GradientWatcher:
                 watched = self._following.known(node) if node is not None else None
                 if watched is not None:
                     watched.is_target = True
-        if self._following.has_custom:  # its backward may run a nested pass through parameters that no node leads to
+        # the backward of a custom function may run a nested pass through parameters that no node leads to
+        if self._following.has_custom:
             for state in self._log.states:
                 if state.is_parameter and state.tensor.requires_grad and state.tensor.is_leaf:
                     self._pin(state.tensor)
 
     def _pin(self, leaf: Tensor) -> None:
-        if is_functorch_wrapped(leaf):  # wrapped by a transform, where it has no AccumulateGrad node
+        if is_functorch_wrapped(leaf):  # a transform wraps the leaf, and inside the transform it has no AccumulateGrad node
             return
         node = get_gradient_edge(leaf).node
         if self._following.known(node) is None:
@@ -428,7 +429,7 @@ def _receive(
     if gradient.is_nested:  # torch rejects a replaced nested gradient
         backward.gradients[leaf] = backward.gradients[leaf].clone()
         return None
-    return (gradient.clone(),)  # torch makes the tensor it gets the `.grad`, and later adds to it in place
+    return (gradient.clone(),)  # torch makes this tensor the leaf's `.grad`, and later adds to `.grad` in place
 
 
 def _after(following: Following, node: Watched, made: tuple[Tensor | None, ...], given: tuple[Tensor | None, ...]) -> None:

@@ -120,10 +120,10 @@ class Lent:
     number: int  # the record of the tensor, used if `owner` is gone
     way: str
     site: int
-    start: int  # the range of bytes it uses in its storage
+    start: int  # the range of bytes that the tensor uses in its storage
     stop: int
-    bytes: Tensor  # those bytes, as a view
-    seen: Tensor  # a copy of those bytes from the latest comparison
+    bytes: Tensor  # the bytes of the tensor, as a view
+    seen: Tensor  # a copy of the bytes from the latest comparison
 
     @property
     def is_readable(self) -> bool:
@@ -145,8 +145,8 @@ class SharedMemory:
         self._recorder: Recorder = weakref.proxy(recorder)  # weak: the recorder holds this object
         self._table = recorder.table
         self._keeper = recorder.keeper
-        self._lent: dict[int, list[Lent]] = {}  # by storage
-        self._empty: dict[int, tuple[Tensor, str, int]] = {}  # by storage: tensors whose memory is about to be allocated
+        self._lent: dict[int, list[Lent]] = {}  # storage -> tensors in it whose memory was handed out
+        self._empty: dict[int, tuple[Tensor, str, int]] = {}  # storage -> a tensor in it whose memory is about to be allocated
         self._foreign: list[Tensor] = []  # keeps alive the storages in `table.homes`
         self._functions: dict[str, TorchFunction] = {}
 
@@ -154,7 +154,7 @@ class SharedMemory:
         return bool(self._lent or self._empty)
 
     def lend(self, tensor: Tensor, way: str, site: int = -1) -> None:
-        """The memory of `tensor` was handed out to other code. Must run where torch functions are not watched."""
+        """Called when the memory of `tensor` was handed out to other code. Must run where torch functions are not watched."""
         with outside_dispatch_modes():
             self._lend(tensor, way, site)
 
@@ -302,7 +302,7 @@ class SharedMemory:
                 lent.seen.copy_(lent.bytes)
 
     def _drop_unreachable(self) -> None:
-        """Stop watching memory that nobody else refers to."""
+        """Stop watching memory that only this object still refers to."""
         for storage, several in list(self._lent.items()):
             if len(several) == 1 and several[0].is_out_of_reach:
                 del self._lent[storage]
@@ -382,9 +382,9 @@ class Explainer:
         self._recorder: Recorder = weakref.proxy(recorder)  # weak: the recorder holds this object
         self._log = recorder.log
         self._table = recorder.table
-        # (number of modules it was built from, states by storage)
+        # (number of modules that the dict was built from, storage -> parameters and buffers in it)
         self._registered: tuple[int, dict[int | None, list[Tensor]]] = (0, {})
-        # (number of modules it was built from, the result of `_wrapped_states`)
+        # (number of modules that the dict was built from, the result of `_wrapped_states`)
         self._wrapped: tuple[int, dict[int, Tensor]] = (0, {})
 
     def explain(self, tensor: Tensor, storage: int | None, leaving: ModuleCall | None) -> Entry:
@@ -437,7 +437,7 @@ class Explainer:
         return kept + [(entry.number, tensor) for entry, tensor in outside if entry is not None]
 
     def is_computed(self, storage: int | None) -> bool:
-        """Whether the values in this storage were computed from an input, a parameter, a buffer or a tensor of the program.
+        """True if the values in this storage were computed from an input, a parameter, a buffer or a tensor of the program.
 
         A parameter there was made by the model itself. One that was made of constants and random numbers alone, as those of a
         module that is made in the pass, is a parameter like others.
@@ -470,11 +470,11 @@ class Explainer:
             return self._table.point(tensor, max(n for n, _ in twins), storage)
         number, relative = max(relatives, key=lambda pair: (is_inside(tensor, pair[1]), pair[0]))
         if storage not in self._table.last_write and not is_inside(tensor, relative) and all(map(self._is_given, relatives)):
-            return None  # a tensor from outside, a part of which was given to the model
+            return None  # a tensor from outside the pass, and only a part of it was given to the model
         return self._view(tensor, storage, number, relative)
 
     def _is_given(self, relative: tuple[int, Tensor]) -> bool:
-        """True for a plain tensor from outside the pass, which no call made."""
+        """True for a plain tensor that comes from outside the pass: no call made it."""
         number, tensor = relative
         return type(tensor) in PLAIN_CLASSES and (
             number < 0 or self._log.operations[number].origin in (Origin.INPUT, Origin.SOURCE)

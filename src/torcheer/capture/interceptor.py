@@ -84,7 +84,7 @@ class CollectiveWatch:
         return self._known != before
 
     def note_unseen(self) -> None:
-        """Called before a call runs: collectives since the last call were started by unwatched code."""
+        """Called before a call runs: collectives since the previous call were started by unwatched code."""
         if self.ran():
             with DisableTorchFunction():
                 self._recorder.unseen_collective()
@@ -104,11 +104,11 @@ class CallArguments(NamedTuple):
     parents: tuple[int, ...]  # the records of `tensors`
     tensors: list[Tensor]
     details: Details | None  # rare facts; None for most calls
-    written: list[Tensor]  # the tensors that are about to be overwritten
+    written: list[Tensor]  # the tensors that the call is about to overwrite
 
 
 def leaves_gradients_alone(written: Sequence[Tensor]) -> bool:
-    """True for a write, under `no_grad`, to a tensor that requires gradients."""
+    """True if a call writes, under `no_grad`, to a tensor that requires gradients."""
     return not torch.is_grad_enabled() and any(tensor.requires_grad for tensor in written)
 
 
@@ -251,7 +251,7 @@ def _bytes_of(state: Tensor) -> bytes:
 
 
 def _fingerprint() -> Any:
-    """A value that is equal if and only if torch's random states are."""
+    """A value that is equal for two moments if and only if torch's random states are equal."""
     with DisableTorchFunction():
         state = torch.default_generator.get_state()
         ours = string_at(state.data_ptr(), state.nbytes)
@@ -276,7 +276,7 @@ class CallWriter:
     """
 
     def __init__(self, recorder: Recorder, *, is_plain: bool, when_not_plain: Callable[[], None]) -> None:
-        self.composite: Composite | None = None  # the composite that is running, if it is opened
+        self.composite: Composite | None = None  # the composite that is running, if the operations inside it are recorded
         self.is_plain = is_plain
         self._when_not_plain = when_not_plain
         self._recorder = recorder
@@ -468,7 +468,7 @@ class Interceptor(TorchFunctionMode):
 
     def __enter__(self) -> Interceptor:
         if count_function_modes() > 0:
-            self._is_nested = True  # another mode watches below us
+            self._is_nested = True  # another mode watches below this mode
             self._writer.is_plain = False
         self._collectives = CollectiveWatch.where_possible(self.recorder)
         if self._collectives is not None:
@@ -647,7 +647,7 @@ class Interceptor(TorchFunctionMode):
         return self._run_operation(function_number, function, func, args, kwargs, sys._getframe(2))
 
     def _lend(self, tensors: list[Tensor], function: TorchFunction, frame: FrameType | None) -> None:
-        """Note that the memory of these tensors was handed out."""
+        """Note that a call handed out the memory of these tensors."""
         with DisableTorchFunction():
             for tensor in tensors:
                 self.recorder.memory.lend(tensor, function.name, self.sites.at(frame))

@@ -24,10 +24,10 @@ from ..log.records import LOST, OVERWRITTEN, Held, Log, ModuleCall, OperationRec
 
 
 class Selection:
-    """Decides which operations to keep. This one keeps none; `running.py` has those that keep what keys mean."""
+    """Decides which operations to keep. The base class keeps none; `running.py` has the selections that follow keys."""
 
     def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
-        """True if the operation about to run is kept; None if that is known only after it ran."""
+        """True if the operation about to run is kept; None if that can be decided only after it ran."""
         return False
 
     def after(self, record: OperationRecord) -> bool:
@@ -134,7 +134,7 @@ class Keeper:
         self.is_plain = policy.is_plain
         self._take = policy.take
         self._sink = policy.sink
-        self.storages: list[int | None] = []  # by operation: the storage of its kept tensor
+        self.storages: list[int | None] = []  # for each operation: the storage of its kept tensor
         self.shared: set[int] = set()  # storages that code outside torch can write to: tensors in them are copied at once
         self._by_storage: dict[int, list[Holder]] = {}
         self._filed = 0  # how many operations are in `_by_storage`
@@ -325,7 +325,8 @@ class Keeper:
         """Called when the pass is over: copy tensors in storages that stay in use."""
         self.forget_arguments()
         new = enumerate(self.storages[self._filed :], self._filed)
-        for number, storage in [(n, s) for n, s in new if s is not None and s in living]:  # the others need no index
+        # tensors in other storages need no index
+        for number, storage in [(n, s) for n, s in new if s is not None and s in living]:
             self._by_storage.setdefault(storage, []).append(number)
         self._filed = len(self.storages)
         for storage in living & self._by_storage.keys():

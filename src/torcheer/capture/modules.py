@@ -51,10 +51,10 @@ class ModuleWatcher:
         self.sites = sites
         self.interceptor = interceptor
         self._thread = get_ident()
-        self._registered: dict[int, RegisteredModule | None] = {}  # by id; None for wrappers
-        self._known = recorder.modules  # kept alive, because their ids are keys
+        self._registered: dict[int, RegisteredModule | None] = {}  # id of a module -> its registration; None for wrappers
+        self._known = recorder.modules  # all registered modules, kept alive because their ids are keys
         self._forwards: dict[type, Forward] = {}
-        self._others: dict[type, Other] = {}  # by class: placeholders for arguments that are not tensors
+        self._others: dict[type, Other] = {}  # class -> placeholder for arguments that are not tensors
         self._running = [sites.forward]  # the forwards of the running modules
         self._exits = 0
         self._switches = switches_here()
@@ -93,7 +93,7 @@ class ModuleWatcher:
         return new
 
     def _note_other_address(self, module: Module, other: str) -> None:
-        """A registered module has another address, too."""
+        """Note that a registered module has another address, too."""
         known = self._registered.get(id(module))
         if known is not None and known.address != other and other not in known.other_addresses:
             known.other_addresses += (other,)
@@ -168,7 +168,7 @@ class ModuleWatcher:
         return get_ident() == self._thread
 
     def exchange(self, module: Module | None, part: int, number: int, *, is_input: bool) -> None:
-        """An intervention replaced an input or output of a module: put operation `number` in place of tensor `part`."""
+        """Called when an intervention replaced an input or output of a module: operation `number` is now tensor `part`."""
         stack = self.recorder.stack
         left = next((call for call in reversed(self.log.modules) if call.exit == self._exits), None) if not is_input else None
         call = (stack[-1] if stack else None) if is_input else left

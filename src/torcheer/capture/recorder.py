@@ -51,7 +51,7 @@ class UnseenWatch:
         self._elsewhere: str | None = None  # a module that ran on another thread
 
     def ran_elsewhere(self, address: str) -> None:
-        """A module of this model ran on another thread. It is reported only if this pass uses the result."""
+        """Called when a module of this model ran on another thread. It is reported only if this pass uses the result."""
         self._elsewhere = address
 
     def is_new(self, thread: threading.Thread) -> bool:
@@ -59,7 +59,7 @@ class UnseenWatch:
         return all(known() is not thread for known in self._threads)
 
     def suspect_threads(self) -> None:
-        """An unknown tensor arrived: if other threads were running, warn once."""
+        """Called when an unknown tensor arrived: if other threads were running, warn once."""
         if self.message or (self._elsewhere is None and not any(map(self.is_new, _threads()))):
             return
         who = f" (module {self._elsewhere!r} ran on another thread)" if self._elsewhere else ""
@@ -181,10 +181,10 @@ class Recorder:
         self._explainer = Explainer(self)
         self.suspects: dict[int, weakref.ref[Tensor]] = {}  # sources that unwatched code may have made in this pass
         self.has_wrappers = False  # True if a model is compiled or parallel
-        self._from_outside_models: dict[int, bool] = {}  # by operation: True if it depends on no module and no parameter
+        self._from_outside_models: dict[int, bool] = {}  # operation -> True if it depends on no module and no parameter
         self.calls = 0
         self._function_numbers: dict[TorchFunction, int] = {}
-        self._state_numbers: dict[int, int] = {}  # of parameters and buffers, by id
+        self._state_numbers: dict[int, int] = {}  # id of a parameter or buffer -> its number
         self._backward_roots: tuple[int, ...] = ()
 
     @property
@@ -303,7 +303,7 @@ class Recorder:
 
     def add_outputs(self, outputs: list[tuple[Path, Tensor]]) -> None:
         """Record the model's outputs. Must run where torch functions are not watched."""
-        if self.memory:  # unseen writes to them are recorded first, because outputs come last in a log
+        if self.memory:  # writes to shared memory that nobody saw are recorded first, because outputs come last in a log
             self.memory.look([tensor for _, tensor in outputs])
         known = [self.table.find(tensor) or self.explain(tensor, self._whole_model()) for _, tensor in outputs]
         for (path, tensor), entry in zip(outputs, known, strict=True):
@@ -316,11 +316,12 @@ class Recorder:
         number = self.append(self._row(MARKERS[Origin.OUTPUT], (parent,), tensor))
         log.details[number] = Details(also=also, output_path=path)
         if self.gradients is not None:
-            log.values[number] = handed = self._apart(tensor)  # with its autograd graph, so that the user can call backward
+            # kept with its autograd graph, so that the user can call backward
+            log.values[number] = handed = self._apart(tensor)
             if handed is not tensor:
-                self.gradients.follow(number, handed)  # gradients of the output arrive through it
+                self.gradients.follow(number, handed)  # gradients of the output arrive through this tensor
         elif parent >= 0 and self.keeper.selection is None and not also and self._is_there(parent):
-            kept = log.values[parent]  # a copy, if its memory was handed out
+            kept = log.values[parent]  # the parent holds a copy if its memory was handed out
             is_alias = isinstance(kept, Tensor) and self.table.storage_of(kept) == known.storage
             self.keeper.share(number, parent, known.storage if is_alias else None)
         else:
@@ -406,7 +407,7 @@ class Recorder:
 
     def _leaf(self, tensor: Tensor) -> int | None:
         """The number of the input or parameter `tensor`, whose gradient autograd accumulates."""
-        if isinstance(tensor, Parameter):  # even if it was written to since
+        if isinstance(tensor, Parameter):  # a parameter counts even if it was written to since
             for state in self.log.states[len(self._state_numbers) :]:
                 self._state_numbers.setdefault(id(state.tensor), state.number)
             number = self._state_numbers.get(id(tensor))
@@ -415,7 +416,7 @@ class Recorder:
         return entry.number if entry is not None else None
 
     def unseen_collective(self) -> None:
-        """A collective ran that no watched call started: it may have written to any live tensor."""
+        """Called when a collective ran that no watched call started: it may have written to any live tensor."""
         if self.has_wrappers and not self.stack:
             return  # a parallel wrapper broadcasts buffers before the model runs
         living = self.table.live_storages() - {s for state in self.log.states.tensors for s in storages_of(state)}
@@ -471,7 +472,7 @@ class Recorder:
             if gradient is not None and self.table.find(gradient) is not None:
                 for storage in storages_of(gradient):
                     self.protect(storage)
-                del self.table.entries[id(gradient)]  # a later read of it is a different value
+                del self.table.entries[id(gradient)]  # a later read of the gradient is a different value
 
     def note_scale(self, roots: tuple[int, ...]) -> None:
         """Note the factor by which a gradient scaler multiplied the loss. Reading its value here would wait for the device."""

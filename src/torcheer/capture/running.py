@@ -60,10 +60,11 @@ class EarlyAnswers:
     def __init__(self, run: LoggedRun) -> None:
         self._run = run
         self._index: _EarlyIndex | None = None
-        self._answers: dict[int, dict[int, bool]] = {}  # by id of the function, which the key keeps alive
+        # id of a function, which the key keeps alive -> operation number -> its answer
+        self._answers: dict[int, dict[int, bool]] = {}
 
     def ask(self, predicate: Callable[[Any], Any], number: int) -> bool:
-        """Whether to keep an operation. True also where the predicate must be asked again at the end."""
+        """True if an operation is to be kept, or if the predicate must be asked again at the end."""
         index = self._index
         if index is None:
             index = self._index = _EarlyIndex(self._run)
@@ -72,7 +73,7 @@ class EarlyAnswers:
             answer = bool(predicate(Index.operation(cast(Index, index), number)))
         except Exception as error:
             pass_interrupts_on(error)
-            if index.is_unsure:  # what it needs may be there at the end
+            if index.is_unsure:  # what the predicate needs may exist at the end
                 return True
             raise
         if index.is_unsure:
@@ -81,7 +82,7 @@ class EarlyAnswers:
         return answer
 
     def settled(self, predicate: Callable[[Any], Any]) -> Callable[[Any], bool]:
-        """The predicate with its final answers: it is called again only where it gave none."""
+        """The predicate with its final answers: it is called again only for operations without an answer."""
         known = self._answers.get(id(predicate), {})
         self._index = None
 
@@ -123,7 +124,7 @@ class Keyed(Selection):
 
     def before(self, function: TorchFunction, module: ModuleCall | None) -> bool | None:
         found = self._found
-        if found is None:  # the first operation runs: addresses are known
+        if found is None:  # called for the first operation: only now are addresses known
             found = self._found = Candidates(Addresses.of(self._log.registered), self._labels_are_default)
             self._key.add_to(found)
         kind = function.type
@@ -165,9 +166,9 @@ class Numbering:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._counts: dict[str, tuple[int, int]] = {}  # by type: how many layers there are, at least and at most
+        self._counts: dict[str, tuple[int, int]] = {}  # layer type -> how many layers there are, at least and at most
         self._total = (0, 0)
-        self._lowest: dict[tuple[str | None, str], tuple[int, int]] = {}  # by owner and type: the least numbers
+        self._lowest: dict[tuple[str | None, str], tuple[int, int]] = {}  # owner and type -> the least numbers
         self._owners = Owners(log)
         self._seen = 0
         self._reached: list[bool] = []
@@ -197,7 +198,7 @@ class Numbering:
         return of_type, overall
 
 
-# Runs a model once in a session, and afterwards releases what was not asked for.
+# Runs a model once in a session, and afterwards releases activations and gradients that were not asked for.
 
 
 def open_session(
@@ -280,7 +281,7 @@ def finish(run: LoggedRun, session: Session) -> None:
         if number >= 0:
             _hold_arguments(log, number, numbers)
     if log.backward is not None:
-        numbers |= set(run.index.outputs)  # for the user to run backward from
+        numbers |= set(run.index.outputs)  # outputs are kept, so that the user can call backward on them
     for number in range(len(log.rows)):
         if number not in numbers:
             log.forget(number)
@@ -325,7 +326,7 @@ def _release_gradients(run: LoggedRun) -> None:
         assert isinstance(wanted, Key)
         numbers = _numbers_meant(run, wanted)
     made = {log.operations[n].parents[0] for n in numbers if n >= 0 and log.operations[n].origin is Origin.OUTPUT}
-    backward.only(numbers | made)  # an output is the tensor some operation made
+    backward.only(numbers | made)  # the gradient of an output is also that of the operation that made the tensor
 
 
 def _hold_arguments(log: Log, number: int, kept: set[int]) -> None:

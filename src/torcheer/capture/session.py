@@ -40,7 +40,7 @@ from .refusals import refuse_inside_vmap, refuse_unrun
 
 _OPTIMIZERS = os.path.dirname(inspect.getfile(torch.optim.Optimizer))
 
-_running: list[Session] = []  # the recordings that are watching, the latest last
+_running: list[Session] = []  # the sessions that are recording now, the latest last
 _around: ContextVar[tuple[object, ...]] = ContextVar("recordings", default=())  # the marks of the recordings around this code
 Start = int | RandomState | None  # a seed, or the random state to start from; None: the present state
 
@@ -69,7 +69,7 @@ class Session(Managed["Session"]):
             log.backward.on_device = True
         self.interceptor = Interceptor(self.recorder, self.sites, None, timer)
         self.watcher = ModuleWatcher(self.recorder, self.sites, self.interceptor)
-        self.began = 0.0  # when watching began
+        self.began = 0.0  # when watching began (`time.perf_counter`)
         self.mark = object()
         self.task = _current_task()
         self._undo = contextlib.ExitStack()
@@ -157,7 +157,7 @@ class Session(Managed["Session"]):
         undone.last.callback(self._note_lazy_states, restorer)
 
     def expect_restoring(self, restorer: StateRestorer) -> None:
-        """A pass inside this recording is over, and what it wrote is about to be put back, which no watched call does."""
+        """Called when a pass inside this recording ends: its writes are about to be undone, which no watched call does."""
         if self.watcher.is_here():
             self.watcher.cut_short()
             for storage in restorer.written_storages():
@@ -172,7 +172,7 @@ class Session(Managed["Session"]):
             undone.last.callback(self.keeper.count_again, self.keeper.intact())
 
     def _keep_left_behind(self, undone: left_as_found) -> None:
-        """If gradients are followed, remember what the pass changed: backward passes need it."""
+        """If gradients are followed, remember what the pass changed, because backward passes need that state."""
         if self.recorder.gradients is not None and undone.error is None:
             self.recorder.gradients.keep_left_behind(undone.restorer, undone.random.before)
 
@@ -182,7 +182,7 @@ class Session(Managed["Session"]):
         self.log.seconds.update(setup=started - entered, forward=forward, cleanup=now - started - forward)
 
     def _note_lazy_states(self, restorer: StateRestorer) -> None:
-        """Mark lazy parameters: until their first use they had no elements."""
+        """Mark parameters of lazy modules: until their first use they had no elements."""
         twins = {id(twin) for _, twin in restorer.lazy}
         if twins:
             states = self.log.states
@@ -237,12 +237,13 @@ class _Watching(Managed[None]):
         session.began = perf_counter()
         with contextlib.ExitStack() as undo:
             if may_be_compiled():
-                undo.enter_context(run_uncompiled(has_wrappers=session.recorder.has_wrappers))  # our hooks handle wrappers
+                # Our hooks ignore the wrapper of a compiled module, so torch's warning about global hooks on it is silenced.
+                undo.enter_context(run_uncompiled(has_wrappers=session.recorder.has_wrappers))
             undo.enter_context(session.watcher.watching())
             if restorer is not None:
                 restorer.hooks_start_here()
             undo.enter_context(interceptor)
-            undo.callback(leave_all, interceptor)  # for modules that an interrupt left without an exit
+            undo.callback(leave_all, interceptor)  # undoes the switches of modules that an interrupt left without an exit
             _running.append(session)
             undo.callback(_running.remove, session)
             told_before_restoring.append(session.expect_restoring)
@@ -277,7 +278,7 @@ def _refuse_overlap(session: Session) -> None:
 def _current_task() -> object:
     try:
         return asyncio.current_task()
-    except RuntimeError:  # no loop runs
+    except RuntimeError:  # no event loop runs
         return None
 
 

@@ -1,1 +1,1 @@
-"""Knowledge of torch itself. Nothing here knows what a log is."""
+"""Knowledge of torch itself. No file of this folder imports the log or another folder that knows it."""

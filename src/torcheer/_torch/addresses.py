@@ -56,8 +56,8 @@ def addressed(
     """Yield (address, module) for every module in `root` whose id is not `known`, in registration order. A wrapper's address
     is None.
 
-    The caller must add each module to `known` before it asks for the next. `met_again` gets every module in one that is in
-    `known`, itself included, with the address it has there.
+    The caller must add each module to `known` before it asks for the next. If a `known` module is met again, `met_again` gets
+    it and all modules inside it, each with the address that it has at this place.
     """
     waiting = [(prefix, root)]
     while waiting:

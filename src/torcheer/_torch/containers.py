@@ -68,7 +68,7 @@ class Kind:
 
 
 def read_by_asking(shape: type) -> Callable[[Any], Parts | None]:
-    """A reader for foreign mappings (`shape` is dict), sequences (list) or sets (set): it iterates over them."""
+    """Make a reader that iterates over foreign containers: mappings (`shape` is dict), sequences (list) or sets (set)."""
 
     def read(value: Any) -> Parts | None:
         try:
@@ -85,7 +85,7 @@ def read_by_asking(shape: type) -> Callable[[Any], Parts | None]:
 
 
 def unordered(items: list[Any]) -> Parts:
-    """The parts of a container without keys, indices or names."""
+    """The steps and items of a container without keys, indices or names: each step is an `Nth`."""
     return [*map(Nth, range(len(items)))], items
 
 
@@ -100,7 +100,7 @@ def stored_attributes(value: Any) -> dict[str, Any]:
     for name, slot in slots_of(type(value)):
         try:
             found[name] = slot.__get__(value)
-        except AttributeError:  # not set
+        except AttributeError:  # the slot is not set
             continue
     found.update(dictionary(value))
     return found
@@ -128,11 +128,11 @@ def dictionary(value: Any) -> dict[str, Any]:
 
 
 def carry(made: Any, value: Any) -> Any:
-    """Give `made` the attributes of `value`, an object of the same class."""
+    """Give `made` the attributes of `value`, an object of the same class. Returns `made`."""
     for _, slot in slots_of(type(value)):
         try:
             slot.__set__(made, slot.__get__(value))
-        except AttributeError:  # not set
+        except AttributeError:  # the slot is not set
             continue
     dictionary(made).update(dictionary(value))
     return made
@@ -344,7 +344,7 @@ OWN: dict[Any, Kind] = {
 
 
 def object_kind(names: frozenset[str] | None) -> Kind:
-    """The kind of objects of which these attributes are read; None: all."""
+    """The `Kind` that reads these attributes of an object; None: all attributes."""
 
     def read(value: Any) -> Parts:
         stored = stored_attributes(value)
@@ -361,7 +361,7 @@ def object_kind(names: frozenset[str] | None) -> Kind:
 
 
 def user_kind(shape: type) -> Kind:
-    """The kind of foreign mappings, sequences and sets: their items are read by iterating."""
+    """The `Kind` of foreign mappings, sequences and sets, which are read by iterating."""
 
     read = read_by_asking(shape)
 
@@ -385,7 +385,7 @@ def _with_other_store(value: Any, plain: Any, read: Callable[[Any], Parts | None
             continue
         try:
             made = bare(value)
-        except TypeError:  # a class derived from a class written in C
+        except TypeError:  # a class derived from a class that is written in C
             return None
         store(made, name, kind.built(held, theirs[0], list(_values(plain))))
         return made
@@ -417,7 +417,7 @@ def _constructed(value: Any, plain: Any, read: Callable[[Any], Parts | None]) ->
 
 
 def wrapper_kind(shape: type) -> Kind:
-    """The kind of UserDict and UserList, whose items are in `data`."""
+    """The `Kind` of UserDict and UserList, whose items are in `data`."""
     other = user_kind(shape)
 
     def read(value: Any) -> Parts | None:
@@ -467,7 +467,7 @@ LEAVES: tuple[type, ...] = (
 
 _OBJECT = object_kind(None)
 _REGISTERED = Kind(read_registered, build_registered)
-# By base class; the first match counts.
+# (base class, its `Kind`); the first match counts
 _DERIVED = (
     *((dict, DICT), (list, LIST), (deque, DEQUE), (set, SET), (frozenset, SET)),
     *((UserDict, wrapper_kind(dict)), (UserList, wrapper_kind(list))),
@@ -479,7 +479,7 @@ _kinds_of_classes: weakref.WeakKeyDictionary[type, Kind | None] = weakref.WeakKe
 
 
 def kind_of(value: Any, into_objects: bool = False) -> Kind | None:
-    """The kind of a container; None for other values."""
+    """The `Kind` of a container, which says how to read and build it; None if the value is not a container."""
     cls = type(value)
     kind = OWN.get(cls)
     if kind is not None:
@@ -528,7 +528,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Children = list[tuple[Any, Any]]
 
 MOST_REPEATS = 10_000
-LATER = object()  # returned if an item cannot be built yet, or not in this way
+LATER = object()  # returned if an item cannot be built yet, or not by the quick way
 PLAIN = frozenset({str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size})
 _SIMPLE_RESULTS = PLAIN | {Tensor}
 

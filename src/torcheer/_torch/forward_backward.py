@@ -78,7 +78,7 @@ def _run_backward(roots: list[Tensor]) -> None:
 
 
 def _ones(root: Tensor) -> Tensor:
-    """Ones of the tensor's shape, the gradient of the sum of its values; for complex values 1+1j. A real result is a view of
+    """The gradient of the sum of the tensor's values: ones of its shape, 1+1j for a complex tensor. A real result is a view of
     one value.
     """
     one = torch.ones((), dtype=root.dtype, device=root.device)

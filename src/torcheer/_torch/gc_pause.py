@@ -17,7 +17,7 @@ _PATIENCE = 20_000
 
 @shared
 def fewer_collections() -> Iterator[None]:
-    """Inside this block, the collector runs less often."""
+    """Inside this block, Python's cycle collector runs less often."""
     before = gc.get_threshold()
     if not 0 < before[0] < _PATIENCE:  # 0 means that the collector never runs
         yield
@@ -30,8 +30,8 @@ def fewer_collections() -> Iterator[None]:
 
 @cleaning
 def no_collections() -> Iterator[None]:
-    """Inside this block, the collector does not run: for code that makes a few objects for each operation, none of them
-    garbage.
+    """Inside this block, Python's cycle collector does not run: for code that makes a few objects for each operation, none of
+    them garbage.
 
     Collecting took a third of the time of writing or reading a document of 100,000 operations, and found nothing.
     """

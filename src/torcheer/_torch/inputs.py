@@ -110,7 +110,7 @@ def _named(input_kwargs: object) -> dict[str, Any]:
 class Taken:
     """The parameters of a model's forward, as written and as called."""
 
-    written: Signature | None  # of the function inside a decorator, which has the names
+    written: Signature | None  # signature of the function inside a decorator, which has the names
     called: Signature | None
 
     @property
@@ -195,12 +195,12 @@ def _signature(function: Any, follow_wrapped: bool) -> Signature | None:
         )
     try:
         return inspect.signature(function, follow_wrapped=follow_wrapped)
-    except Exception as error:  # a function of C's, or a user-defined __signature__
+    except Exception as error:  # a function written in C, or a user-defined __signature__
         pass_interrupts_on(error)
         return None
 
 
-# Functions that take batches, and their advice if a batch does not fit the model.
+# Functions of torcheer that call the model with batches, and the advice to give if a batch does not fit the model.
 _OF_BATCHES = {"extract": "Define how the model is called with a batch: call=lambda model, batch: model(…)."}
 
 
@@ -298,7 +298,7 @@ class explained:  # noqa: N801 - used as a function: `with explained(…)`
 
 
 def _refusal(model: Any, error: BaseException, arguments: Arguments, call: str) -> InvalidArgument | None:
-    """The error to raise if a model's error is about its arguments, which it is if the text names the class of an argument."""
+    """The error to raise if a model's error is about its arguments, that is, names the class of an argument; else None."""
     if isinstance(error, InvalidArgument) or not isinstance(error, _REFUSALS):
         return None
     text = str(error)
@@ -321,7 +321,7 @@ def _refusal(model: Any, error: BaseException, arguments: Arguments, call: str) 
 
 
 def _right_call(value: Any, call: str, *, takes_one: bool = False) -> str:
-    """Advice for a value that is probably a mistake: the right call."""
+    """Advice for an argument that is probably a mistake: how to call the model correctly."""
     if call in _OF_BATCHES:
         return _OF_BATCHES[call]
     if isinstance(value, DataLoader):

@@ -32,7 +32,7 @@ from ..errors import MissingInTorch
 
 # Looking names up --------------------------------------------------------------------------------------------------------
 
-USES: dict[str, str] = {}  # every private name, and what torcheer needs it for
+USES: dict[str, str] = {}  # private name -> what torcheer needs it for
 _LESS: dict[str, str] = {}  # the names that this torch lacks -> what a log lacks without them
 _HIDDEN: Final = frozenset(filter(None, os.environ.get("TORCHEER_WITHOUT", "").split(",")))
 _ABSENT: Final = object()
@@ -178,7 +178,7 @@ def take_off_function_mode(mode: Any) -> bool:
 
 # Inside this block, neither modes nor subclasses see torch functions. The public class hides them only from subclasses.
 DisableTorchFunction: Any = private("torch._C.DisableTorchFunction", "call torch unseen by its own function mode", _ModesPopped)
-# Inside this block, modes see torch functions again, even within `DisableTorchFunction`.
+# Inside this block, function modes see torch functions again, even within `DisableTorchFunction`.
 _EnableTorchFunction: Any = private("torch._C._EnableTorchFunction", "evaluate the functions that were given to flex_attention")
 
 
@@ -309,7 +309,7 @@ write_count: Callable[[Tensor], int] = _attribute(
     lambda tensor: 0,
     "a value that code outside of torch's functions overwrites is not noticed",
 )
-# The tensor whose view autograd says a tensor is; None if it is not a view.
+# The base of a view, as autograd records it; None if the tensor is not a view.
 base_of: Callable[[Tensor], Tensor | None] = _attribute(
     Tensor,
     "torch.Tensor._base",
@@ -324,7 +324,7 @@ def cuda_is_used() -> bool:
     return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch's own
 
 
-# A view with negated values, such as `.imag` of a conjugated tensor. Without it such a view is loaded as a copy.
+# A view of a tensor with negated values, such as `.imag` of a conjugated tensor. Without it such a view is loaded as a copy.
 negated_view: Callable[[Tensor], Tensor] = private("torch._neg_view", "load negated views", torch.neg)
 
 
@@ -604,7 +604,7 @@ def overload_name(overload: Any) -> str:
 
 
 def _packets() -> Iterator[Any]:
-    """ATen operators with the names of torch's functions, used if torch does not list its operators."""
+    """Yields the ATen operators with the names of torch's functions; used if torch does not list its operators."""
     for space in (torch, Tensor, torch.nn.functional, torch.special, torch.linalg, torch.fft):
         for name in dir(space):
             packet = getattr(torch.ops.aten, name, None) if not name.startswith("__") else None
@@ -652,13 +652,13 @@ for _name in ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested", "_Vari
     _space = private(f"torch._C.{_name}", "run functions of loaded histories again", _ABSENT)
     if _space is not _ABSENT:
         FUNCTION_NAMESPACES[f"torch._C.{_name}"] = _space
-# The modules that define the Python functions among them.
+# The modules that define the Python functions in `FUNCTION_NAMESPACES`.
 FUNCTION_MODULES = frozenset(
     "torch.nn.functional torch.functional torch.nn.init torch._tensor torch._lobpcg torch._lowrank torch.sparse torch.nested "
     "torch.linalg torch.special torch.fft".split()
 )
 
-# Containers registered with torch's pytree, by class. Without it only Python's own containers and ours are searched.
+# class -> container registered with torch's pytree. Without it only Python's own containers and ours are searched.
 registered_containers: dict[type, Any] = private(
     "torch.utils._pytree.SUPPORTED_NODES",
     "find tensors in containers that were registered with torch's pytree",
@@ -704,7 +704,7 @@ def _own(path: str, use: str, read: Callable[[Module], Iterator[tuple[str, Any]]
     return _attribute(_a_module, path, use, lambda module: dict(read(module)))
 
 
-# What is registered in a module itself, by name.
+# What a module registers itself (not its submodules), by name.
 own_parameters: Callable[[Module], dict[str, Any]] = _own(
     "torch.nn.Module._parameters", "read parameters", lambda m: m.named_parameters(recurse=False, remove_duplicate=False)
 )
@@ -712,7 +712,7 @@ own_buffers: Callable[[Module], dict[str, Any]] = _own(
     "torch.nn.Module._buffers", "read buffers", lambda m: m.named_buffers(recurse=False, remove_duplicate=False)
 )
 own_modules: Callable[[Module], dict[str, Any]] = _own("torch.nn.Module._modules", "find submodules", Module.named_children)
-# The hooks of a module, by id. Without them the hooks of taps run after the model's own.
+# The forward hooks of a module, by id. Without them the hooks of taps run after the model's own hooks.
 forward_hooks_of: Callable[[Module], dict[int, Any]] = _attribute(
     _a_module, "torch.nn.Module._forward_hooks", "run its hooks before the model's own", lambda module: {}
 )
@@ -815,7 +815,7 @@ def is_inside_compiled_code() -> bool:
 
     If torch lacks the private name, this returns False, and torch raises an error when a stance is set there.
     """
-    if torch.compiler.is_dynamo_compiling():  # it reads this function itself
+    if torch.compiler.is_dynamo_compiling():  # torch.compile reads this function itself
         return True
     if not may_be_compiled():
         return False
@@ -840,7 +840,7 @@ def compiled_and_disabled_functions() -> tuple[set[int], set[int]]:
 
 class _NoContext:
     def __call__(self) -> None:
-        """Contains no function, so nothing counts as compiled."""
+        """Replaces torch's dictionary of wrappers: contains no function, so nothing counts as compiled."""
 
 
 _compiling_callback = _later(
@@ -867,7 +867,7 @@ def run_uncompiled(*, has_wrappers: bool = False) -> Iterator[None]:
         yield
 
 
-# What torch 2.12 warns of, once in a process, where code that is compiled with `fullgraph=True` runs as it is written.
+# A warning of torch 2.12, once in a process, when code compiled with `fullgraph=True` runs uncompiled.
 _NOT_COMPILED: Final = (
     "torch.compile with fullgraph=True found no compiled frames. The frame was likely skipped (e.g., a non-infra torch "
     "dispatch mode was active, dynamo was disabled, or the frame was skipped. This may become an error in the future."

@@ -72,20 +72,21 @@ class in_use(Managed[None]):  # noqa: N801 - used as a function: `with in_use(mo
 
 @shared
 def deeper_calls() -> Iterator[None]:
-    """Inside this block, calls may nest more deeply."""
+    """Inside this block, Python's recursion limit is higher."""
     before = sys.getrecursionlimit()
     during = before + before // 2 + 200
     sys.setrecursionlimit(during)
     yield
     if sys.getrecursionlimit() == during:  # otherwise other code has changed it
-        with suppress(RecursionError):  # another thread already nests deeper than that
+        with suppress(RecursionError):  # another thread already nests deeper than the limit
             sys.setrecursionlimit(before)
 
 
-# Used by logging, validation and the watching of modules.
+# Callbacks for code that runs a pass and restores everything: logging, validation and the watching of modules.
 
 
-told_before_restoring: list[Callable[[StateRestorer], None]] = []  # recordings, in which other passes may be run and undone
+# called before a pass is undone: recordings around the pass note it here
+told_before_restoring: list[Callable[[StateRestorer], None]] = []
 
 
 class PassStopped(BaseException):
@@ -133,7 +134,7 @@ class left_as_found(Managed["left_as_found"]):  # noqa: N801 - used as a functio
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.error = error
         self._thread.leave(kind, error, trace)
-        with DisableTorchFunction(), ExitStack() as steps:  # the last one pushed is run first
+        with DisableTorchFunction(), ExitStack() as steps:  # the step pushed last is run first
             steps.push(self._use)
             steps.push(self.last)
             steps.callback(self._restore_random)
@@ -143,7 +144,7 @@ class left_as_found(Managed["left_as_found"]):  # noqa: N801 - used as a functio
                 steps.callback(tell, self.restorer)
             steps.push(self.first)
             steps.push(self._deeper)
-        self.error = None  # it refers to frames, which hold tensors
+        self.error = None  # the error refers to frames, which hold tensors
         self.restorer.finish(self._notes, error is not None and not isinstance(error, PassStopped))
 
     def _restore_random(self) -> None:

@@ -16,12 +16,12 @@ from .internals import DisableTorchFunction
 
 # Conversion of any tensor to values that can be computed with.
 
-# Values processed at once: few enough to fit a CPU cache and to keep torch on one thread, which leaves the others to a
-# training. On other devices every read costs a round trip.
+# Number of values processed at once: few enough to fit a CPU cache and to keep torch on one thread, so that a training can use
+# the other threads. On other devices every read costs a round trip.
 _PIECE = 1 << 15
 _PIECE_ON_DEVICE = 1 << 24
-_PART = 1 << 20  # products that torch sums in their own dtype
-_DENSE = 1 << 24  # elements of the largest sparse tensor that is converted
+_PART = 1 << 20  # number of products that torch sums in their own dtype
+_DENSE = 1 << 24  # number of elements of the largest sparse tensor that is converted
 
 
 def dense(tensor: Tensor) -> Tensor | None:
@@ -68,7 +68,7 @@ def real(values: Tensor) -> Tensor:
 
 
 def norm(values: Tensor) -> Tensor:
-    """The norm of real values. torch's own is off by 0.2 % for 40 million float32 values on the CPU."""
+    """The norm of real values. `torch.norm` is off by 0.2 % for 40 million float32 values on the CPU."""
     if values.numel() <= _PART or not (values.is_cpu and values.dtype is torch.float32):
         whole: Tensor = torch.linalg.vector_norm(values)
         return whole
@@ -77,7 +77,7 @@ def norm(values: Tensor) -> Tensor:
 
 
 def dot(one: Tensor, other: Tensor) -> Tensor:
-    """The dot product of two flat tensors. Large ones are summed in float64 in parts, unlike in torch."""
+    """The dot product of two flat tensors. Unlike in torch, parts of large tensors are summed in float64."""
     if one.numel() <= _PART or one.device.type == "mps":
         return torch.dot(one, other)
     parts = zip(torch.split(one, _PART), torch.split(other, _PART), strict=True)
@@ -250,13 +250,13 @@ def _wide(values: Tensor) -> Tensor:
 def _exponents(piece: Tensor) -> Tensor:
     """Number of finite values for each sign and exponent."""
     if piece.dtype is not torch.float32:
-        piece = piece.clamp(-_LARGEST, _LARGEST).float()  # larger values are in the last bins anyway
+        piece = piece.clamp(-_LARGEST, _LARGEST).float()  # larger values are in the first or last bin anyway
     bits = piece.view(torch.int32) >> 23 & (_SIGN_AND_EXPONENT - 1)
     return torch.bincount(bits, minlength=_SIGN_AND_EXPONENT).cpu()
 
 
 def _binned(exponents: list[int]) -> tuple[int, ...]:
-    """Converts counts by sign and exponent to counts by bin."""
+    """Convert counts by sign and exponent to counts by bin."""
     bins = [0] * NUM_BINS
     first, last = _POWERS[0], _POWERS[-1]
     for code, count in enumerate(exponents):

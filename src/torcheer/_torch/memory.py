@@ -31,7 +31,7 @@ from .tensor_table import PLAIN_CLASSES, inner_tensors, is_wrapper, unwrap
 _PACKED: Final = {torch.quint4x2: 2, torch.quint2x4: 4}  # elements per byte, for types whose element size torch gives as a byte
 # dtypes that torch can copy and index, by the size of an element
 OF_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-_LARGEST_ITEM: Final = 16  # the largest size of an element in bytes: elements of every type may begin at a multiple of it
+_LARGEST_ITEM: Final = 16  # the largest size of an element in bytes; elements of every type may begin at a multiple of it
 FREED: Final = Sign("<freed>")  # replaces an activation whose memory was freed before it could be copied
 
 
@@ -55,7 +55,7 @@ def has_memory(tensor: Tensor) -> bool:
 def _has_memory(tensor: Tensor) -> bool:
     try:
         room = tensor.untyped_storage().nbytes()
-    except RuntimeError:  # no storage of its own: sparse, wrapped by torch.func
+    except RuntimeError:  # a tensor without a storage of its own: sparse, wrapped by torch.func
         try:
             parts = list(parts_of_sparse(tensor).values())
             return all(map(_has_memory, parts or ([functorch_unwrapped(tensor)] if is_functorch_wrapped(tensor) else [])))
@@ -83,8 +83,8 @@ def cloned(tensor: Tensor) -> Tensor:
     """`tensor.clone()`, also for types that torch only stores (`torch.int4`)."""
     try:
         return tensor.clone()
-    except RuntimeError:  # NotImplementedError, but not in torch 2.6
-        if tensor.is_quantized:  # with floating-point zero points
+    except RuntimeError:  # torch 2.6 raises another RuntimeError than NotImplementedError
+        if tensor.is_quantized:  # a quantised tensor with floating-point zero points
             with torch.no_grad():
                 memory = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]  # torch's own
                 return tensor.detach().set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
@@ -112,7 +112,7 @@ def copy_of(tensor: Tensor) -> Tensor:
     if tensor.numel() == 0 or tensor.device.type == "meta" or is_functorch_wrapped(tensor):
         return copied
     reach = needed_bytes(tensor) // tensor.element_size() - tensor.storage_offset()
-    if reach > 4 * tensor.numel():  # a few elements of a large storage
+    if reach > 4 * tensor.numel():  # the tensor is a few elements of a large storage
         return copied
     with torch.no_grad():
         memory = cloned(tensor.detach().as_strided((reach,), (1,)))
@@ -161,7 +161,7 @@ class MemoryCopy:
             return view.set_(self._storage, offset, tensor.shape, tensor.stride())
 
 
-# The parts of a tensor of a compressed sparse layout, by layout.
+# layout -> the parts of a tensor of this compressed sparse layout
 COMPRESSED: Final = {
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
@@ -172,7 +172,7 @@ SPARSE: Final = {torch.sparse_coo: ("indices", "values"), **COMPRESSED}
 
 
 def parts_of_sparse(tensor: Tensor) -> dict[str, Tensor]:
-    """The strided parts of a tensor of a sparse layout, by name; empty for another layout."""
+    """Maps names to the strided parts of a sparse tensor; empty for a tensor of another layout."""
     if tensor.layout is torch.sparse_coo:
         return dict(zip(SPARSE[tensor.layout], sparse_parts(tensor), strict=True))
     return {name: getattr(tensor, name)() for name in SPARSE.get(tensor.layout, ())}
@@ -191,7 +191,7 @@ def sparse_of_parts(
 
 
 def version_of(tensor: Tensor) -> int:
-    """torch's count of the writes to `tensor`; -1 for inference tensors and some subclasses, which have none."""
+    """torch's count of the writes to `tensor`; -1 for inference tensors and some subclasses, which have no count."""
     try:
         return write_count(tensor)
     except Exception as error:  # a user-defined class may raise anything
@@ -200,7 +200,7 @@ def version_of(tensor: Tensor) -> int:
 
 
 def alias(tensor: Tensor) -> Tensor | None:
-    """A detached view of the same memory, of the same class (a plain tensor for a Parameter); None if its class allows none."""
+    """A detached view of the same memory and class (a plain tensor for a Parameter); None if the class allows no view."""
     if type(tensor) in PLAIN_CLASSES:
         if is_functorch_wrapped(tensor):
             return unwrap(unwrap(tensor).detach())  # the running transform wraps the result of `detach`
@@ -209,7 +209,7 @@ def alias(tensor: Tensor) -> Tensor | None:
 
 
 def copied(tensor: Tensor) -> Tensor | None:
-    """A copy of a detached tensor, of the same class; None if its class allows none."""
+    """A copy of a detached tensor, of the same class; None if the class allows no copy."""
     if type(tensor) is Tensor:
         return unwrap(copy_of(tensor))  # a running transform wraps the copy
     return _of_same_class(tensor, torch.Tensor.clone)

@@ -158,7 +158,7 @@ class Array(Snapshot):
 
     @property
     def is_changed(self) -> bool:
-        """True if the values differ, and for arrays of objects."""
+        """True if the values differ, and always for arrays of objects, whose items may have changed."""
         return self.subject.dtype.hasobject or super().is_changed
 
     def _write(self) -> None:
@@ -171,7 +171,7 @@ class Array(Snapshot):
 class LargeArray(Snapshot):
     """A large NumPy array, of which a sample of the values is compared. It is not restored."""
 
-    is_changed = False  # for a backward pass, which could not swap its values
+    is_changed = False  # for a backward pass, which could not swap the array's values
 
     def _read(self) -> Any:
         array = self.subject
@@ -225,7 +225,7 @@ class Bytes(Snapshot):
 
 
 class Position(Snapshot):
-    """The position of an iterator. It is unknown for generators, `zip` and the like."""
+    """The position of an iterator. For generators, `zip` and the like the position is unknown."""
 
     def _read(self) -> Any:
         return _position_of(self.subject)
@@ -264,7 +264,7 @@ class ObjectState:
         self.pieces: list[tuple[Snapshot, Where]] = []
         self.tensors: list[Tensor] = []  # all tensors met, some of them several times
         self._filled = filled
-        self.seen: dict[int, Any] = {}  # all objects met, by id
+        self.seen: dict[int, Any] = {}  # id -> object met
         self._left: set[int] = set()  # ids of the objects that lead to too many others
         self._modules: list[Module] = []  # all modules met, registered or not
         self._room = ROOM

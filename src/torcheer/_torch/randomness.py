@@ -27,7 +27,7 @@ class RandomState:
     python: Any
     numpy: Any  # None if NumPy is not imported
     torch: Tensor
-    devices: tuple[tuple[str, tuple[Tensor, ...]], ...]  # of accelerators in use
+    devices: tuple[tuple[str, tuple[Tensor, ...]], ...]  # states of the accelerators in use
 
     @classmethod
     def now(cls) -> RandomState:
@@ -42,7 +42,7 @@ class RandomState:
             )
 
     def moved(self) -> dict[str, Callable[[], object]]:
-        """The generators whose state differs now, by name, each with a function that restores it."""
+        """Maps the name of each generator whose state differs now to a function that restores the state."""
         now, found = RandomState.now(), dict[str, Callable[[], object]]()
         if now.python != self.python:
             found["Python"] = partial(random.setstate, self.python)
@@ -127,16 +127,16 @@ def _are_others_busy() -> bool:
     del frames[threading.get_ident()]  # which holds `frames`
     for thread in threading.enumerate():
         if thread.name.startswith(OWN_THREADS) and thread.ident is not None:
-            frames.pop(thread.ident, None)  # they draw nothing
+            frames.pop(thread.ident, None)  # threads of torcheer draw no random numbers
     return any(map(_is_busy, frames.values()))
 
 
 def _is_busy(innermost: FrameType) -> bool:
     file = innermost.f_code.co_filename
     if file.startswith(_STANDARD) and "-packages" not in file and file != random.__file__:
-        return False  # waiting for a lock, a queue or a socket
+        return False  # the thread waits for a lock, a queue or a socket
     if file.startswith(_COMPILE_WORKERS):
-        return False  # waiting for a compiler process
+        return False  # the thread waits for a compiler process
     drawing = {id(module) for name in ("random", "numpy", "torch") if (module := sys.modules.get(name)) is not None}
     frame: FrameType | None = innermost
     while frame is not None:

@@ -93,7 +93,7 @@ class AutogradState:
         self.tensor = tensor
         self._is_required = tensor.requires_grad
         base = base_of(tensor)
-        self._root = base if base is not None else tensor  # torch makes new nodes for views when their memory is written
+        self._root = base if base is not None else tensor  # if a view's memory is written, torch gives the view a new node
         self._node = self._root.grad_fn
 
     @property
@@ -208,7 +208,7 @@ def _is_same(tensor: Tensor, view: Tensor) -> bool:
     """True if two tensors are the same elements of the same memory."""
     try:
         return tensor.is_set_to(view) and tensor.dtype is view.dtype
-    except RuntimeError:  # not strided; nested tensors have no shape to ask for
+    except RuntimeError:  # the layout is not strided; nested tensors have no shape
         if tensor.layout is torch.sparse_coo and view.layout is torch.sparse_coo:
             pairs = zip(sparse_parts(tensor), sparse_parts(view), strict=True)
             return tensor.shape == view.shape and all(one.is_set_to(other) for one, other in pairs)
@@ -248,7 +248,8 @@ class StorageSizes:
         try:
             self._storages: list[Any] = [tensor.untyped_storage() for tensor in tensors]
             self._versions: list[int] = list(map(write_count, tensors))
-        except Exception as error:  # sparse ones have no storage, inference tensors no version, subclasses may raise anything
+        # sparse tensors have no storage, inference tensors no version, subclasses may raise anything
+        except Exception as error:
             pass_interrupts_on(error)
             self._tensors = [tensor for tensor in tensors if _has_storage_and_version(tensor)]
             self._storages = [tensor.untyped_storage() for tensor in self._tensors]
@@ -420,7 +421,7 @@ class LeftBehind:
     """
 
     def __init__(self, snapshots: list[Any]) -> None:
-        self.has_no_graph = all(map(_has_no_graph, snapshots))  # True if a graph may hold it without a cycle
+        self.has_no_graph = all(map(_has_no_graph, snapshots))  # True if an autograd graph may hold this object without a cycle
         self._others: list[Any] = snapshots  # snapshots of the state that is swapped out
         self._left_alone: list[Any] = []  # snapshots that are not swapped this time
         self._touched = frozenset(id(one.subject) for one in snapshots if one.subject is not None)
@@ -507,7 +508,8 @@ class LeftBehind:
                 try:
                     step()
                 except BaseException as error:
-                    if is_interrupt(error):  # comes once: this step is taken again, and the interrupt goes on afterwards
+                    # an interrupt comes once: this step is taken again, and the interrupt goes on afterwards
+                    if is_interrupt(error):
                         interrupt = error
                         step()
                     else:
@@ -516,12 +518,12 @@ class LeftBehind:
         return problems, interrupt
 
 
-_there: list[LeftBehind] = []  # the states that are swapped in; no two share an object
+_there: list[LeftBehind] = []  # the states that are swapped in now; no two share an object
 _lock = threading.RLock()
 
 
 class _End:
-    """A callback for the end of a backward pass. If the backward pass raises, torch drops it, and `__del__` does the same."""
+    """A callback for the end of a backward pass. If the pass raises, torch drops the callback, and `__del__` runs instead."""
 
     def __init__(self, left: LeftBehind, task: int) -> None:
         self._left, self._task = left, task
@@ -570,9 +572,9 @@ class StateRestorer:
         self._backups: dict[int, TensorBackup] = {}
         self._released: list[weakref.ref[Tensor]] = []  # the tensors that were written to, after `let_go`
         self._uncopied = UncopiedTensors([])
-        # (tensor, its gradient, a copy of that)
+        # (tensor, its gradient, a copy of the gradient)
         self._gradients: list[tuple[Tensor, Tensor | None, TensorBackup | None]] | None = None
-        self._autograd: dict[int, AutogradState] = {}  # by tensor id: the state before the first change
+        self._autograd: dict[int, AutogradState] = {}  # id of a tensor -> its autograd state before the first change
         self._has_switched = False
         self._first_new_hook = RemovableHandle.next_id
         self._objects = ObjectState(self._filled)
@@ -609,7 +611,7 @@ class StateRestorer:
             attributes = module.__dict__
             saved = attributes.copy()
             values = iter(saved.values())
-            own = _OWN if next(iter(saved), None) == "training" else 0  # these come first, and most are empty
+            own = _OWN if next(iter(saved), None) == "training" else 0  # torch's own attributes come first, and most are empty
             for value in filter(None, islice(values, own)):
                 if type(value) in _CONTAINERS:
                     filled.append((value, value.copy()))
@@ -653,7 +655,7 @@ class StateRestorer:
         return [tensor for tensor in registered if isinstance(tensor, Tensor) and not is_lazy(tensor)]
 
     def not_copied(self) -> dict[int, Any]:
-        """By id, the objects that are passed to the model themselves, not as copies: they are restored, or the model holds
+        """Maps ids to the objects that are passed to the model themselves, not as copies: they are restored, or the model holds
         them.
         """
         containers = [container for container, _ in self._filled[: self._of_model]]
@@ -694,7 +696,7 @@ class StateRestorer:
         self._first_new_hook = RemovableHandle.next_id
 
     def back_up(self, tensors: Iterable[Tensor], *, is_suspected: bool = False) -> None:
-        """Copy the values of these tensors, which are about to be overwritten, unless that was done before."""
+        """Copy the values of these tensors, which are about to be overwritten, unless they were copied before."""
         if self._without_values is None:
             self._without_values = set(map(id, self._sizes.without_memory())) | {id(twin) for _, twin in self.lazy}
         for tensor in tensors:
@@ -749,7 +751,7 @@ class StateRestorer:
             return
         self._gradients = []
         for tensor in self._tensors():
-            if tensor.is_leaf:  # the pass may make any of these require gradients
+            if tensor.is_leaf:  # the pass may make any leaf require gradients
                 old = tensor.grad
                 self._gradients.append((tensor, old, TensorBackup(old, is_suspected=True) if old is not None else None))
                 self._remember_tensor_attributes(() if old is None else (old,))
@@ -840,14 +842,14 @@ class StateRestorer:
             raise self.interrupt
 
     def _try(self, action: Callable[..., Any], args: tuple[Any, ...], name: Callable[[Any], str], about: Any) -> Any:
-        """Run one step of restoring. An error is noted under the name of its subject, and does not stop the other steps."""
+        """Run one step of restoring. An error is noted with the name of what was restored, and does not stop other steps."""
         try:
             return action(*args)
         except BaseException as error:
             if not is_interrupt(error):
                 self._note(name(about), f"{type(error).__name__}: {error}")
                 return None
-            self.interrupt = error  # comes once: this part is done again, and the interrupt goes on afterwards
+            self.interrupt = error  # an interrupt comes once: this step is done again, and the interrupt goes on afterwards
             try:
                 return action(*args)
             except BaseException as again:
@@ -933,7 +935,7 @@ class StateRestorer:
             self._try(piece.restore, (), self._name_of_place, where)
 
     def restore_counts(self) -> None:
-        """Make torch count no write to what was restored."""
+        """Reset torch's counts of writes, so that restoring does not count as a write."""
         for backup in (*reversed(self._backups.values()), *self._gradient_backups()):
             backup.restore_count()
 
@@ -984,7 +986,7 @@ class StateRestorer:
         if RemovableHandle.next_id == self._first_new_hook:
             return
         named = chain.from_iterable(saved.items() for _, saved in self._attributes)
-        # also hooks with other options
+        # a module's dictionaries of hook options are included
         of_modules = [hooks for name, hooks in named if "_hooks" in name and isinstance(hooks, dict)]
         for hooks in chain(of_modules, *map(hooks_of, self._tensors())):
             added = {n: hook for n, hook in hooks.items() if isinstance(n, int) and n >= self._first_new_hook}

@@ -21,7 +21,7 @@ from torch.nn import Parameter
 from .internals import DisableTorchFunction, storage_address, write_count
 from .memory import OF_SIZE, needed_bytes
 
-_WHOLE: Final = 4096  # bytes: a tensor up to this size is read as a whole
+_WHOLE: Final = 4096  # number of bytes; a tensor up to this size is read as a whole
 _BLOCK: Final = 512  # bytes read at the start and at the end of a larger tensor
 _ELEMENTS: Final = 1024  # elements read of a tensor on another device
 _PLAIN: Final = frozenset({Tensor, Parameter})
@@ -62,7 +62,7 @@ class Marks:
         return sample is not None and size == self._lengths[place]
 
     def is_counted(self, place: int, now: Marks, its_place: int, tensor: Tensor) -> bool:
-        """True if torch shows a difference between two moments: it counted a write, or the tensor has other memory.
+        """True if torch shows that a tensor changed between two moments: it counted a write, or the tensor has other memory.
 
         A write that changed no byte does not count: DistributedDataParallel broadcasts buffers before each pass. Nor does
         `share_memory()`, which moves a tensor to other memory without a change.
@@ -114,7 +114,7 @@ def _sample(address: int, length: int) -> bytes:
 
 
 def _samples(tensors: Sequence[Tensor], memory: list[tuple[int, int]], on_device: Container[int]) -> list[Sample]:
-    """Samples of tensors of which some are on other devices. These are copied together, for each device and element size."""
+    """Samples of the tensors. Samples on other devices are copied together, for each device and element size."""
     samples: list[Sample] = [None] * len(tensors)
     elsewhere: dict[tuple[torch.device, torch.dtype], list[tuple[int, Tensor]]] = {}
     for place, (tensor, (address, length)) in enumerate(zip(tensors, memory, strict=True)):

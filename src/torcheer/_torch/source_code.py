@@ -23,7 +23,7 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OURS = (os.path.join(_PACKAGE, "_torch") + os.sep, os.path.join(_PACKAGE, "capture") + os.sep)
 
-_AROUND = 3  # lines before and after
+_AROUND = 3  # number of lines shown before and after a line
 
 # First line and column to last line and column, or the index of the instruction if columns are unknown (Python 3.10).
 Span = tuple[int, int, int, int] | int
@@ -68,9 +68,9 @@ class CodeTable:
 
     def __init__(self) -> None:
         self._codes: list[CodeType] = []
-        self._numbers: dict[int, int] = {}  # by id; `_codes` keeps them alive
-        self._spans: dict[int, list[Any]] = {}  # by number, for code objects that were looked up
-        # for the same: the first instruction of each line, and these lines
+        self._numbers: dict[int, int] = {}  # id of a code object, which `_codes` keeps alive -> its number
+        self._spans: dict[int, list[Any]] = {}  # number of a code object -> its spans, for code objects that were looked up
+        # number of a code object -> the first instruction of each line, and these lines
         self._starts: dict[int, tuple[list[int], list[int]]] = {}
 
     def numbers(self, codes: list[CodeType]) -> tuple[int, ...]:
@@ -97,7 +97,7 @@ class CodeTable:
         return CodeFacts.of(self._codes[code])
 
     def line(self, code: int, instruction: int) -> int:
-        """The line of the file that an instruction belongs to."""
+        """The number of the source line that an instruction belongs to."""
         if code not in self._starts:
             first = self._codes[code].co_firstlineno
             ranges = [(start, line or first) for start, _, line in self._codes[code].co_lines()]
@@ -138,14 +138,14 @@ def _first_copies(code: CodeType) -> list[int]:
     firsts = [step.offset for step in steps]
     for end, step in enumerate(steps):
         if step.opname.startswith("POP_JUMP_IF") and step.argval < step.offset:
-            second, first = end - 1, step.argval // 2 - 2  # both without their final jump
+            second, first = end - 1, step.argval // 2 - 2  # the ends of both copies, without their final jumps
             while first >= 0 and content(first) == content(second):
                 firsts[second] = firsts[first]
                 second, first = second - 1, first - 1
     return firsts
 
 
-@dataclass(slots=True, eq=False)  # not frozen, which would make it four times as slow to create
+@dataclass(slots=True, eq=False)  # not frozen: a frozen dataclass is four times as slow to create
 class Site:
     """A place in the program: the chain of frames up to the enclosing module's forward, innermost first."""
 
@@ -229,7 +229,7 @@ def stack_of(site: Site | None, module: Around | None) -> list[SourceLine]:
 
 
 def source_of(site: Site | None, module: Around | None) -> SourceLine | None:
-    """The innermost line outside torch. If all are torch's, as in an `nn.Sequential`, the line that calls the function."""
+    """The innermost line outside torch. If all are in torch, as in an `nn.Sequential`, the line that calls the function."""
     stack = stack_of(site, module)
     stack.reverse()
     own = next((line for line in stack if not line.is_torch), None)
@@ -257,7 +257,8 @@ def same_positions(sites: list[Site]) -> list[int]:
 # Equal chains are the same site, known by its number, so "ran at the same place" is a comparison of numbers.
 
 _LIMIT = 64
-_HANDLER = getattr(torch.overrides.handle_torch_function, "__code__", None)  # torch's Python functions reach a mode through it
+# torch's Python functions reach a mode through this function
+_HANDLER = getattr(torch.overrides.handle_torch_function, "__code__", None)
 
 
 # The frames of nn.Module's call machinery: they separate a module from its caller.
@@ -296,8 +297,8 @@ class Forward:
     def __init__(self, code: CodeType | None, decides: Any = None) -> None:
         self.code = code
         self.decides = decides  # decides whether a module takes a fused path (`fused.py`); None for nearly all classes
-        self.direct: dict[int, int] = {}  # by instruction
-        # for functions that it calls, by the instructions of both frames
+        self.direct: dict[int, int] = {}  # instruction -> number of the site, for calls made in `forward` itself
+        # instructions of `forward` and of a function that it calls -> (code of the function, number of the site)
         self.near: dict[tuple[int, int], tuple[CodeType, int]] = {}
 
 
@@ -308,7 +309,7 @@ class CallSites:
         self._sites = sites
         self._table = table
         self._numbers: dict[tuple[int, ...], int] = {}
-        self.forward = Forward(None)  # of the running module
+        self.forward = Forward(None)  # the forward of the running module
         self._last = id(outermost) if outermost is not None else 0
         self._skipped: set[int] = {id(_HANDLER), *_HANDING_ON, *_OPENING}
         self._ends: set[int] = set(MODULE_CALL)

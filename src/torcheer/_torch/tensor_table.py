@@ -64,12 +64,12 @@ class TensorTable:
     """The live tensors of one recording, and the writes to their memory."""
 
     def __init__(self) -> None:
-        self.entries: dict[int, Entry] = {}  # by id; the tensor may be gone
-        self.last_write: dict[int | None, int] = {}  # by storage: the number of the last record that wrote to it
+        self.entries: dict[int, Entry] = {}  # id of a tensor, which may be gone -> its entry
+        self.last_write: dict[int | None, int] = {}  # storage -> the number of the last record that wrote to it
         # calls that returned an argument: its entry, its record before the call, and the record of the call
         self.handed_back: list[tuple[Entry, int, int]] = []
         self._writes: dict[int, list[Write]] = {}
-        self._hollow: dict[int, Entry] = {}  # by id: tensors without elements, which may get memory unseen
+        self._hollow: dict[int, Entry] = {}  # id of a tensor without elements, which may get memory unseen -> its entry
         self.shared: set[int] = set()  # storages that code outside torch can write to
         # a storage over another storage's memory -> that storage, and the offset in it
         self.homes: dict[int, tuple[int, int]] = {}
@@ -80,7 +80,7 @@ class TensorTable:
         return entry if entry is not None and entry() is tensor else None
 
     def point(self, tensor: Tensor, number: int, storage: int | None) -> Entry:
-        """Let `tensor` stand for record `number` from now on."""
+        """Record that `tensor` stands for record `number` from now on."""
         entry = self.entries.get(id(tensor))
         if entry is None or entry() is not tensor:
             entry = self.entries[id(tensor)] = Entry(tensor)
@@ -95,7 +95,7 @@ class TensorTable:
             self.handed_back.append((entry, entry.number, number))
 
     def leave(self, first: int, outputs: tuple[int, ...]) -> None:
-        """A module ends, inside which record `first` and later records were written.
+        """Called when a module ends, inside which record `first` and later records were written.
 
         `x.to(dtype)` may return `x` itself, which then stands for that call. If the module does not return it, code outside
         holds it as the module's argument, so it stands for its earlier record again.
@@ -110,7 +110,7 @@ class TensorTable:
         self.handed_back += reversed(kept)
 
     def point_inside(self, tensor: Tensor, number: int, storage: int | None) -> None:
-        """Like `point`, for all wrappers: `torch.func` returns the plain tensor inside its wrapper from a transform."""
+        """Like `point`, also for the tensors inside `tensor`: a `torch.func` transform returns the innermost, plain tensor."""
         while is_functorch_wrapped(tensor):
             tensor = functorch_unwrapped(tensor)
             self.point(tensor, number, storage)
@@ -121,7 +121,7 @@ class TensorTable:
         return [(number, tensor) for number, tensor in found if tensor is not None]
 
     def storage_of(self, tensor: Tensor) -> int | None:
-        """The storage of `tensor`; if several are made over the same memory, the first of them."""
+        """The storage of `tensor`. If several storages are made over the same memory, the first of them."""
         storage = storage_of(tensor)
         return self.homes[storage][0] if self.homes and storage in self.homes and storage is not None else storage
 
@@ -218,7 +218,7 @@ class TensorTable:
 
 
 def storage_of(tensor: Tensor) -> int | None:
-    """A number for the storage of `tensor`; None if it has none of its own (sparse, opaque, a wrapper)."""
+    """A number for the storage of `tensor`; None if the tensor has no storage of its own (sparse, opaque, a wrapper)."""
     if is_functorch_wrapped(tensor):  # inside `functionalize` its own storage is empty
         return storage_of(unwrap(tensor))
     if type(tensor) not in PLAIN_CLASSES and is_wrapper(tensor):

@@ -27,7 +27,7 @@ def autocast_state() -> Autocast:
 
 
 def autocast_as(state: Autocast) -> contextlib.ExitStack:
-    """A block inside of which autocast has this state. It has already begun, so enter it at once."""
+    """A block in which autocast has this state. The block is already entered when it is returned, so use it at once."""
     recorded = dict(state)
     with contextlib.ExitStack() as context:
         for device in _DEVICES:
@@ -74,7 +74,7 @@ class thread_as_found(Managed[None]):  # noqa: N801 - used as a function: `with 
 
 
 def thread_left_as_found(function: Callable[P, T]) -> Callable[P, T]:
-    """Make a function that runs wholly inside `thread_as_found`."""
+    """Decorator: run the whole function inside `thread_as_found`."""
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:

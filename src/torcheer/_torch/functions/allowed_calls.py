@@ -64,7 +64,7 @@ _PRIVATE = _names(
     "_upsample_nearest_exact3d _values _values_copy _weight_norm _coalesced_ _grad _sparse_mm "
     "_sparse_addmm _spdiags _spsolve _autocast_to_full_precision _autocast_to_reduced_precision"
 )
-# Derivatives that programs call. The others do not check the indices and sizes they get.
+# Derivatives that programs call. All other derivatives are refused: they do not check the indices and sizes they get.
 _BACKWARD = _names(
     "convolution_backward native_dropout_backward max_pool2d_with_indices_backward _softmax_backward_data "
     "_log_softmax_backward_data threshold_backward gelu_backward silu_backward sigmoid_backward tanh_backward elu_backward "
@@ -142,7 +142,7 @@ def _may_be_named(name: str) -> bool:
 # A saved history says with which arguments a replay calls a function. torch checks nearly all of them. The rest was found by
 # calling every allowed function with tensors at the end of a memory page, where reading beyond them ends the process.
 
-_Arguments = dict[str, Any]  # by name
+_Arguments = dict[str, Any]  # argument name -> value
 _ENUMERATIONS = ("memory_format", "layout", "dtype")  # operators also take these as integers
 _STATISTICS = ("weight", "bias", "running_mean", "running_var")
 

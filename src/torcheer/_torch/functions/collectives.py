@@ -1,7 +1,7 @@
 """Collectives: calls in which other processes take part (`torch.distributed.all_reduce`), and the tensors they write to.
 
-They write to their arguments without a new version of the tensor, and one process alone cannot repeat them. So each is
-recorded as an in-place operation, with the value that its argument had afterwards.
+A collective writes to its arguments without a new version of the tensor, and one process alone cannot repeat it. So a
+collective is recorded as an in-place operation, with the value that its argument had afterwards.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WRITERS = {
 _WRITTEN = {name: argument for argument, names in _WRITERS.items() for name in names.split()}
 _SENT = frozenset({"send", "isend"})
 _NAMESPACES = frozenset({"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"})
-LOCAL = frozenset({"wait_tensor", "_wrap_tensor_autograd"})  # functions in these namespaces without other processes
+LOCAL = frozenset({"wait_tensor", "_wrap_tensor_autograd"})  # functions in these namespaces that involve no other process
 _MODULE = "torch.distributed.distributed_c10d"
 
 
@@ -43,12 +43,12 @@ def is_collective(func: Any) -> bool:
 
 
 def only_sends(func: Any) -> bool:
-    """True if a collective writes to no tensor."""
+    """True if a collective only sends: it writes to no tensor."""
     return getattr(func, "__name__", None) in _SENT
 
 
 def written_by_collective(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], list[Any]] | None:
-    """A function from the arguments of a collective to the tensors it writes to; None if it makes new tensors."""
+    """A function that takes a collective's arguments and returns the tensors it writes to; None if it makes new tensors."""
     name = getattr(func, "__name__", "")
     if name in _WRITTEN:
         written, signature = _WRITTEN[name], inspect.signature(func)
@@ -61,7 +61,7 @@ def written_by_collective(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any
 
 
 def written_unmarked(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], list[Any]] | None:
-    """The same for an operator of FSDP that writes to an argument although its schema does not mark it."""
+    """Like `written_by_collective`, for an operator of FSDP that writes to an argument although its schema does not mark it."""
     if not _copies_in(func):
         return None
     return lambda args, kwargs: _flat(kwargs["all_gather_output"] if "all_gather_output" in kwargs else args[1])

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 class Kind(enum.IntEnum):
     """How a call of a torch function is recorded."""
 
-    QUERY = 0  # returns facts about a tensor, makes none
-    PYTHON_READ = 1  # returns values to Python
+    QUERY = 0  # returns facts about a tensor, and makes no tensor
+    PYTHON_READ = 1  # returns values of a tensor to Python
     OPERATION = 2
-    COMPOSITE = 3  # a Python function around several operations, which is opened
-    BACKWARD = 4  # runs autograd, makes no tensor
+    COMPOSITE = 3  # a Python function around several operations; these operations are recorded
+    BACKWARD = 4  # runs autograd, and makes no tensor
 
 
 class Origin(enum.Enum):
@@ -154,7 +154,7 @@ def opened_copy(func: types.FunctionType) -> Callable[..., Any]:
 
 # Functions that return an argument's memory if there is nothing to compute.
 _SOMETIMES = groups.CONVERSIONS | groups.RESHAPES | groups.ONE_FOR_EACH | groups.DROPOUTS | groups.HAND_BACK
-_RANDOM = groups.SAMPLING | groups.DROPOUTS | groups.RANDOM_BESIDES  # beyond torch's tags
+_RANDOM = groups.SAMPLING | groups.DROPOUTS | groups.RANDOM_BESIDES  # functions that draw random numbers, beyond torch's tags
 _MAKERS = groups.CONSTRUCTORS | groups.CONVERSIONS | {"clone", "contiguous", "copy", "complex", "pin_memory"}
 
 
@@ -224,7 +224,7 @@ def _from_the_default(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return kwargs.get("generator") is None and not any(type(value) is torch.Generator for value in args)
 
 
-# By plain name.
+# plain name -> rule that says from the arguments whether a call draws
 _DRAWS: dict[str, Draws] = {
     **dict.fromkeys(
         groups.SAMPLING
@@ -249,14 +249,13 @@ _DRAWS: dict[str, Draws] = {
 
 
 def draws_of(plain: str) -> Draws | None:
-    """A function that says from its arguments whether a call draws random numbers; None if no call does."""
+    """A rule that says, from a call's arguments, whether the call draws random numbers; None if no call draws."""
     return _DRAWS.get(plain)
 
 
 # Which tensors a call writes to, decided from its arguments before it runs.
-#
-# torch's schemas mark written arguments, but not running statistics, the weight of an embedding with `max_norm`, Python's
-# operators, or Python functions with `inplace=True`: these have rules here.
+# torch's schemas mark written arguments. They do not mark running statistics, the weight of an embedding with `max_norm`,
+# Python's operators, or Python functions with `inplace=True`: these have rules here.
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -264,7 +263,7 @@ Writes = Callable[[Args, Kwargs], list[Any]]
 
 
 def writes_of(func: Any, name: str, plain: str) -> Writes | None:
-    """A function from a call's arguments to the tensors it writes to; None if only `out=` and `inplace=True` matter."""
+    """A function that returns the tensors a call writes to, from its arguments; None if only `out=`, `inplace=True` matter."""
     if is_collective(func):
         return written_by_collective(func)
     if (unmarked := written_unmarked(func)) is not None:
@@ -310,7 +309,7 @@ def _first_argument(args: Args, kwargs: Kwargs) -> list[Any]:
 
 
 def out_or_inplace(args: Args, kwargs: Kwargs) -> list[Any]:
-    """The tensors that any function writes to on request: `out=`, `inplace=True`."""
+    """The tensors that a function writes to because a caller asked for it: `out=`, `inplace=True`."""
     out = kwargs.get("out")
     if out is not None:
         return [out] if isinstance(out, Tensor) else list(out)
@@ -427,7 +426,7 @@ class TorchFunction:
 
     @cached_property
     def category(self) -> Category:
-        """The kind of step it is in a model. Backward and `_copy` forms have the category of their function."""
+        """The kind of step that the function is in a model. Backward and `_copy` forms have the category of their function."""
         base = self.plain_name.removesuffix("_copy").removesuffix("_backward")
         for category, members in _GROUPS:
             if base in members:
@@ -454,22 +453,22 @@ class TorchFunction:
 
     @cached_property
     def is_known(self) -> bool:
-        """True if it makes no tensor, or if a table or torch's tags describe it."""
+        """True if the function makes no tensor, or if a table or torch's tags describe it."""
         if self.kind not in (Kind.OPERATION, Kind.COMPOSITE) or self.opened is not None:
             return True
         has_table = self.formula is not None or any(map(self.is_in, (*groups.groups().values(), LOCAL)))
         return has_table or self.category != "arithmetic" or self.is_elementwise
 
-    # What its result is -------------------------------------------------------------------------------------------
+    # Properties of the result -------------------------------------------------------------------------------------------
 
     @cached_property
     def is_view(self) -> bool:
-        """True if its result always is the memory of an argument."""
+        """True if the function's result always is the memory of an argument."""
         return is_view(self.plain_name)
 
     @cached_property
     def may_be_view(self) -> bool:
-        """True if its result is always or sometimes the memory of an argument: `reshape`, `contiguous`, `to`."""
+        """True if the function's result is always or sometimes the memory of an argument: `reshape`, `contiguous`, `to`."""
         return self.is_view or self.is_in(_SOMETIMES)
 
     @cached_property
@@ -486,45 +485,45 @@ class TorchFunction:
 
     @cached_property
     def is_random(self) -> bool:
-        """True if it draws random numbers, always or for some arguments."""
+        """True if the function draws random numbers, always or for some arguments."""
         name = self.plain_name
         spellings = (name, f"_{name}", f"{name}_")
         return name in _RANDOM or any(has_tag(one, torch.Tag.nondeterministic_seeded) for one in spellings)
 
     @cached_property
     def allocates(self) -> bool:
-        """True if its purpose is new memory: it makes, copies or converts a tensor."""
+        """True if the function's purpose is new memory: it makes, copies or converts a tensor."""
         return self.is_in(_MAKERS) or (self.is_in(groups.SAMPLING) and self.plain_name.startswith("rand"))
 
     @property
     def is_uninitialised(self) -> bool:
-        """True if its result is uninitialised memory, as for `torch.empty`."""
+        """True if the function's result is uninitialised memory, as for `torch.empty`."""
         return self.plain_name in groups.UNINITIALISED or is_partly_filled(self.func)
 
     @property
     def is_commutative(self) -> bool:
-        """True if its two arguments may be swapped."""
+        """True if the function's two arguments may be swapped."""
         return self.plain_name in groups.COMMUTATIVE
 
     def is_in(self, group: frozenset[str]) -> bool:
-        """True if it is in this group of `functions.groups`."""
+        """True if the function is in this group of `functions.groups`."""
         return self.plain_name in group
 
     # Facts that recording needs ---------------------------------------------------------------------------------------
 
     @property
     def exports_memory(self) -> bool:
-        """True if it hands out the memory of a tensor, to which any code may write from then on."""
+        """True if the function hands out the memory of a tensor, to which any code may write from then on."""
         return self.name in groups.EXPORTS or self.name in groups.POINTERS
 
     @property
     def takes_memory(self) -> bool:
-        """True if its result may lie in the memory of an argument that is not a tensor."""
+        """True if the function's result may lie in the memory of an argument that is not a tensor."""
         return self.name in groups.TAKE_MEMORY
 
     @property
     def hooks_gradients(self) -> bool:
-        """True if it registers a hook on a tensor's gradient."""
+        """True if the function registers a hook on a tensor's gradient."""
         return self.name == "register_hook"
 
     @property
@@ -534,7 +533,7 @@ class TorchFunction:
 
     @property
     def is_gradient(self) -> bool:
-        """True if it reads `.grad`."""
+        """True if the function reads `.grad`."""
         return self.is_attribute and self.touches_gradients
 
 

@@ -46,7 +46,7 @@ class Work(NamedTuple):
 
 NOTHING = Work(0)
 Formula = Callable[["TorchCall"], Work | None]
-FORMULAS: dict[str, Formula] = {}  # by plain name
+FORMULAS: dict[str, Formula] = {}  # plain name -> formula
 
 
 def formula(names: str) -> Callable[[Formula], Formula]:
@@ -78,7 +78,7 @@ def product(call: TorchCall, macs: int, factors: Iterable[Operand], also: int = 
 
 
 def simple(call: TorchCall, flops: float, backward: float = 1) -> Work:
-    """Work without products; the backward is a multiple of the forward."""
+    """The work of a call without products. The FLOPs of its backward are `backward` times those of its forward."""
     if call.is_complex:
         flops *= 2
     return Work(round(flops), 0, round(flops * backward))
@@ -103,7 +103,7 @@ _WEIGHTED: dict[str, Callable[[TorchCall, Operand, Operand], int]] = {
         lambda call, x, weight: (x.numel if call.value(6, "transposed") else call.made) * math.prod(weight.shape[1:])
     ),
 }
-# The same of the first two tensors, and of two tensors whose product is added to the first.
+# Multiply-accumulates of a product of the first two tensors, and of two tensors whose product is added to the first.
 _FACTORS: dict[str, Callable[[TorchCall, Operand, Operand], int]] = {
     "mm bmm mv dot vdot linalg_vecdot": lambda call, a, b: call.made * a.shape[-1],
     "conv_tbc": lambda call, x, weight: call.made * math.prod(weight.shape[:2]),
@@ -288,7 +288,7 @@ def _fold(call: TorchCall) -> Work:
 @formula("max min")
 def _extreme(call: TorchCall) -> Work:
     if len(call.parents) > 1 and "out" not in call.kwargs:
-        return simple(call, call.made)  # of two tensors
+        return simple(call, call.made)  # a function of two tensors: one FLOP for each value of the result
     return simple(call, max(0, call.given - math.prod(call.shape)))
 
 
@@ -366,7 +366,7 @@ def _affine(call: TorchCall) -> int:
 
 @formula(" ".join(sorted(BATCH_NORMS)))
 def _batch_norm(call: TorchCall) -> Work:
-    """In training like the other norms; with running statistics, only a subtraction and a scaling."""
+    """In training as many FLOPs as other norms; with running statistics, only a subtraction and a scaling."""
     statistics = call.value(5, "training", call.value(5, "use_input_stats", call.name == "instance_norm"))
     is_python = call.function.func is not None and call.function.func.__module__ == "torch.nn.functional"
     first = 3 if is_python else 1
@@ -441,7 +441,7 @@ def _affine_grid(call: TorchCall) -> Work:
     return product(call, call.made * theta.shape[-1], (theta,))
 
 
-# FLOPs, and how many times as many the backward has, by functions with a formula of one line.
+# Functions with a formula of one line: the formula, and how many times as many FLOPs the backward has.
 _SIMPLE: dict[str, tuple[Callable[[TorchCall], float], int]] = {
     "outer kron": (lambda call: call.made, 2),
     "addr": (lambda call: 2 * call.made, 1),
@@ -541,7 +541,7 @@ _MATRIX: dict[str, Callable[[int, int, int], float]] = {
     "linalg_solve linalg_solve_ex solve": lambda m, n, k: 2 * n**3 / 3 + 2 * n**2 * k,
     "linalg_lstsq": lambda m, n, k: 2 * m * n**2 - 2 * n**3 / 3 + 4 * m * n * k,
 }
-# The same for functions whose first argument is the right-hand side.
+# FLOPs for functions whose first argument is the right-hand side.
 _SOLVED: dict[str, Callable[[int, int], float]] = {
     "triangular_solve": lambda n, k: n**2 * k,
     "cholesky_solve lu_solve": lambda n, k: 2 * n**2 * k,
@@ -603,13 +603,13 @@ def contraction(terms: Sequence[set[Hashable]], output: set[Hashable], sizes: di
         later = output.union(*terms[number + 1 :])
         for side, other in ((left, right), (right, left)):
             kept = side & (other | later)
-            flops += volume(side) - volume(kept)  # labels that only one term has are summed first
+            flops += volume(side) - volume(kept)  # labels that only one of the two terms has are summed first
         left, right = left & (right | later), right & (left | later)
         contracted = (left & right) - later
         if contracted:
             macs += volume(left | right)
         else:
-            flops += volume(left | right)  # a product without a sum
+            flops += volume(left | right)  # a product of two terms without a sum
         left = (left | right) - contracted
     flops += volume(left) - volume(left & output)
     return macs, flops

@@ -19,7 +19,7 @@ CONVOLUTIONS = _names(
 )
 LINEAR = _names("linear addmm matmul mm bilinear")  # fully connected, if one factor is a parameter
 LOOK_UPS = _names("embedding embedding_bag")
-INPUTS_FIRST = _names("addmm matmul mm") | LOOK_UPS  # their weight has the shape inputs × units
+INPUTS_FIRST = _names("addmm matmul mm") | LOOK_UPS  # functions whose weight has the shape inputs × units
 RECURRENT = _names(
     "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell thnn_fused_lstm_cell thnn_fused_gru_cell "
     "cudnn_rnn mkldnn_rnn_layer lstm_mps miopen_rnn quantized_lstm_cell quantized_gru_cell quantized_rnn_relu_cell "
@@ -47,7 +47,7 @@ TWO_SIDED = _names(
 BATCH_NORMS = _names(
     "batch_norm native_batch_norm native_batch_norm_legit batch_norm_with_update batch_norm_impl_index "
     "cudnn_batch_norm miopen_batch_norm instance_norm"
-)  # these may update running statistics
+)  # batch norms may update running statistics
 NORMALISATIONS = BATCH_NORMS | _names(
     "native_batch_norm_legit_no_training batch_norm_no_update batch_norm_elemt quantized_batch_norm layer_norm "
     "native_layer_norm group_norm native_group_norm rms_norm fused_rms_norm local_response_norm normalize "
@@ -148,7 +148,7 @@ OVERWRITES = _names(
     "fill fill_diagonal zero apply map map2 coalesced sparse_resize sparse_resize_and_clear set set_data data resize "
     "resize_as resize_as_sparse resize_output detach requires_grad"
 )
-SAMPLING = _names(  # random, beyond torch's tags
+SAMPLING = _names(  # functions that draw random numbers, beyond torch's tags
     "rand randn randint randperm rand_like randn_like randint_like normal bernoulli multinomial poisson binomial "
     "uniform random exponential geometric cauchy log_normal standard_gamma sample_dirichlet"
 )
@@ -202,7 +202,7 @@ BETWEEN_LAYERS = (
 )
 # Functions that hand out the memory of a tensor, to which any code may write from then on.
 EXPORTS = frozenset({"numpy", "__array__", "__dlpack__"})
-# Queries that do the same, but are mostly used to compare addresses.
+# Queries that hand out the memory, too, but are mostly used to compare addresses.
 POINTERS = frozenset({"data_ptr", "storage", "untyped_storage", "_typed_storage", "share_memory_", "__cuda_array_interface__"})
 # Functions that make a tensor from the memory of an argument that is not a tensor.
 TAKE_MEMORY = frozenset({"as_tensor", "asarray", "from_file", "frombuffer", "from_dlpack", "__array_wrap__"})

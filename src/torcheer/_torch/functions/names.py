@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..internals import OpOverload, OpOverloadPacket, qualified_name_of
 
-# Python operators whose name differs from the function's.
+# Python operators whose name differs from the torch function's.
 _OPERATORS = {
     "truediv": "div",
     "floordiv": "floor_divide",

@@ -53,7 +53,7 @@ def names_of(function: TorchFunction) -> tuple[str, ...]:
     written = _written_names(function)
     if written is not None:
         return written
-    if isinstance(function.func, types.FunctionType):  # it takes *args
+    if isinstance(function.func, types.FunctionType):  # the Python function takes *args
         return ()
     schema = next((one for one in schemas_of(function.func, function.name) if not has_out(one)), None)
     return tuple(one.name for one in schema.arguments if not one.kwarg_only) if schema is not None else ()
@@ -77,7 +77,7 @@ def _padded(names: Sequence[str], count: int) -> list[str]:
 
 @cache
 def _forms_of(func: Any, name: str) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-    """For each schema: the names and the types of its positional arguments. A form with `out=` has none."""
+    """For each schema: the names and the types of its positional arguments. Both are empty for a form with `out=`."""
     found = []
     for schema in schemas_of(func, name):
         given = [argument for argument in schema.arguments if not argument.kwarg_only] if not has_out(schema) else []

@@ -22,14 +22,15 @@ class Role(enum.Enum):
     """The meaning of the integers in an argument."""
 
     VALUE = "a value"  # any integer is valid
-    INDEX = "an index"  # zero and any index that occurs are valid
+    INDEX = "an index"  # zero and every index that occurs in the original tensor are valid
     DIVIDEND = "a dividend"  # any except the smallest integer
     DIVISOR = "a divisor"  # any except zero
-    PROBABILITY = "probabilities, rates or deviations"  # anything between the values that occur
+    # any number between the smallest and the largest value that occur is valid
+    PROBABILITY = "probabilities, rates or deviations"
     LENGTH = "lengths or counts"
     OFFSET = "offsets"
     PIVOT = "pivots"
-    SIZE = "a size"  # used in place of a Python number
+    SIZE = "a size"  # torch takes a Python number here, but the tensor is used in its place
     UNKNOWN = "unknown to torcheer"  # the function does not belong to torch
 
 
@@ -57,7 +58,7 @@ _BY_NAME: dict[str, Role] = {
     ),
 }
 
-# Arguments whose name does not give the role, by plain name of the function.
+# plain name of a function -> roles of its arguments whose name does not give the role
 _BY_FUNCTION: dict[str, dict[str, Role]] = {
     "embedding": {"input": Role.INDEX},  # F.embedding(input, weight)
     "embedding_bag": {"input": Role.INDEX},
@@ -174,7 +175,7 @@ def _fits(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: type
 
 
 def _leaves(value: Any, leaf: type, *, in_slice: bool = False) -> Iterator[tuple[Any, bool]]:
-    """Every object of a class in nested arguments, with True if it is a bound of a slice."""
+    """Every object of class `leaf` in nested arguments, with True if it is a bound of a slice."""
     if isinstance(value, leaf):
         yield value, in_slice
     elif isinstance(value, (list, tuple)):

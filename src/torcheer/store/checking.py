@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import UnreadableFile
 
 Item = TypeVar("Item")
-LARGEST = 2**62  # of any number that means a size, a place or a time
+LARGEST = 2**62  # upper limit of any number that means a size, a place or a time
 
 
 def refuse(what: str) -> NoReturn:
@@ -31,7 +31,7 @@ def items(value: Any, what: str) -> list[Any]:
 
 
 def lists(value: Any, what: str, each: str) -> list[list[Any]]:
-    """A JSON array of JSON arrays."""
+    """Return `value` if it is a JSON array of JSON arrays; else refuse the file."""
     return [items(one, each) for one in items(value, what)]
 
 
@@ -52,7 +52,7 @@ def flag(value: Any, what: str) -> bool:
 
 
 def number(value: Any, what: str, low: int = 0, high: int = LARGEST) -> int:
-    """A whole number from `low` to below `high`."""
+    """Return `value` if it is a whole number from `low` to below `high`; else refuse the file."""
     if type(value) is not int or not low <= value < high:
         refuse(f"{what} is no whole number from {low} to {high - 1}")
     return value
@@ -65,7 +65,7 @@ def real(value: Any, what: str) -> float:
 
 
 def numbers(value: Any, what: str, low: int = 0, high: int = LARGEST) -> list[int]:
-    """A list of whole numbers from `low` to below `high`. NumPy checks long ones."""
+    """Return `value` if it is a list of whole numbers from `low` to below `high`, else refuse it. NumPy checks long lists."""
     found = items(value, what)
     if not found:
         return []
@@ -82,7 +82,7 @@ def numbers(value: Any, what: str, low: int = 0, high: int = LARGEST) -> list[in
 
 
 def column(value: Any, what: str, length: int, low: int = 0, high: int = LARGEST) -> list[int]:
-    """As many whole numbers as there are rows."""
+    """Like `numbers`, for a column: the list must have `length` items, one for each row."""
     found = numbers(value, what, low, high)
     if len(found) != length:
         refuse(f"there are {len(found)} of {what}, not {length}")
@@ -94,7 +94,7 @@ def each(value: Any, what: str, read: Callable[[Any, str], Item]) -> list[Item]:
 
 
 def sizes(value: Any, what: str, low: int = 0) -> tuple[int, ...]:
-    """A shape or strides: at most 64 numbers."""
+    """Return `value` as a shape or strides, at most 64 numbers; else refuse the file."""
     found = items(value, what)
     if len(found) > 64:
         refuse(f"{what} has {len(found)} dimensions")
@@ -102,7 +102,7 @@ def sizes(value: Any, what: str, low: int = 0) -> tuple[int, ...]:
 
 
 def split(flat: list[Item], counts: list[int], what: str) -> list[tuple[Item, ...]]:
-    """A flat column as tuples of these lengths."""
+    """Split a flat column into tuples of the lengths in `counts`."""
     if sum(counts) != len(flat):
         refuse(f"{what} do not add up")
     found, at = [], 0

@@ -1,8 +1,8 @@
 """Writes functions by name, and finds them again by name when a history is loaded.
 
-Found are only torch's own functions that a file may name (`functions.harmless`), and functions that the user passes to `load`.
-Nothing is imported or called. A function that is not found becomes a `MissingFunction`, which has the name and raises when a
-replay calls it.
+Only two groups are found: torch's own functions that a file may name (`functions.allowed_calls`), and functions that the user
+passes to `load`. Nothing is imported or called. A function that is not found becomes a `MissingFunction`, which has the name
+and raises when a replay calls it.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class MissingFunction:
 
 
 def write_function(function: TorchFunction) -> dict[str, Any]:
-    """A function as plain values: its name, where it is found, what is known of it."""
+    """A function as plain values: its name, where it is found, and the facts that a reader needs."""
     func = function.func
     written: dict[str, Any] = {"name": function.name, "type": function.type, "kind": int(function.kind)}
     written["origin"] = function.origin.value
     if func is None:
         return written
     written |= {"found": qualified_name(func), "plain": function.plain_name, "module": getattr(func, "__module__", None) or ""}
-    if Functions()._find(written["found"]) is None:  # a reader will not find it to ask for its arguments
+    if Functions()._find(written["found"]) is None:  # a reader will not find the function, so its argument names are written
         written["arguments"] = list(names_of(function))
     return written | {"is": [name for name in _FLAGS if getattr(function, name)]}
 
@@ -87,14 +87,15 @@ def qualified_name(func: Any) -> str:
         path = f"{space}.{name}"
         if name and _same(_torch_function(path), func):
             return path
-    other = next((key for key, known in vars(torch.Tensor).items() if known is func), None)  # `__pow__` has another name
+    # the attribute has another name than the function: `__pow__`
+    other = next((key for key, known in vars(torch.Tensor).items() if known is func), None)
     if other is not None:
         return f"torch.Tensor.{other}"
     return f"{getattr(func, '__module__', None) or ''}.{getattr(func, '__qualname__', None) or type(func).__qualname__}"
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two functions are one: C functions that are bound to torch's table are equal, not identical."""
+    """True if two objects are the same function: C functions that are bound to torch's table are equal, not identical."""
     return one is other or (isinstance(one, C_FUNCTIONS) and type(one) is type(other) and one == other)
 
 
@@ -102,7 +103,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 class Functions:
-    """Finds functions by their written form. `passed` are the user's own: functions, modules, `torch.ops.…`."""
+    """Finds functions by their written form. `passed` are functions of the user: functions, modules, `torch.ops.…`."""
 
     def __init__(self, passed: Iterable[Any] = ()) -> None:
         self._own: dict[str, Any] = {}
@@ -125,7 +126,7 @@ class Functions:
             )
 
     def read(self, written: Any, *, runs: bool = True) -> TorchFunction:
-        """The function of a written form; `runs` where it is of an operation, which a replay calls."""
+        """The function of a written form. `runs`: it belongs to an operation, so a replay calls it."""
         found = fields(written, "a function")
         name, kind = text(found.get("name"), "a function"), text(found.get("type"), "a function")
         try:
@@ -163,7 +164,7 @@ class Functions:
         found = self._operator(parts[2:]) if is_operator else _torch_function(path)
         if found is None or is_harmless(found):
             return found
-        return found if facts(found).kind not in _RUNS else None  # what is only asked is never called
+        return found if facts(found).kind not in _RUNS else None  # queries and the like are never called by a replay
 
     def _operator(self, parts: list[str]) -> Any:
         if not 2 <= len(parts) <= 3 or not all(part.isidentifier() for part in parts):
@@ -177,7 +178,7 @@ class Functions:
 
 
 def _torch_function(path: str) -> Any:
-    """One of torch's own functions by its path; None for anything else, also for a path to something that is no function."""
+    """One of torch's own functions, by its path; None for any other path, also if something else than a function lies there."""
     if path == "torch.autograd.grad":
         return torch.autograd.grad
     space, _, name = path.rpartition(".")

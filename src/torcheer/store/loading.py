@@ -34,7 +34,7 @@ from .log_reading import LogReader
 from .saving import DOCUMENT, FORMAT, MOST_SHRUNK, VERSION
 from .tensors import SavedTensors
 
-_NAMED = 3  # differences that an error names
+_NAMED = 3  # an error names at most this many differences
 
 
 def bind(log: Log, model: Any) -> None:
@@ -47,7 +47,7 @@ def bind(log: Log, model: Any) -> None:
         module = modules.get(address)
         if module is None:
             root = log.root_of(address)
-            if root is None or not root.is_made_running:  # a module that the pass itself made is in no model
+            if root is None or not root.is_made_running:  # a module that the pass itself made is not in the user's model
                 differences.append(f"it has no module {address!r}")
             continue
         for absent, name, tensor in _pairs(registered, module):
@@ -83,8 +83,9 @@ def _modules_of(model: Any) -> dict[str, Module]:
 
 
 def _pairs(registered: RegisteredModule, module: Module) -> list[tuple[AbsentTensor, str, Any]]:
-    """The parameters and buffers that are absent, with their names, and those that the model has there."""
-    parameters, buffers = dict(own_parameters(module).items()), dict(own_buffers(module).items())  # TorchScript's have no `get`
+    """(absent tensor, name, tensor of the model) for each absent parameter and buffer of a module."""
+    # TorchScript's dictionaries have no `get`
+    parameters, buffers = dict(own_parameters(module).items()), dict(own_buffers(module).items())
     groups: Any = ((registered.parameters, parameters), (registered.buffers, buffers))
     return [
         (absent, name, there.get(name))
@@ -95,7 +96,7 @@ def _pairs(registered: RegisteredModule, module: Module) -> list[tuple[AbsentTen
 
 
 def _difference(absent: AbsentTensor, tensor: Any, is_used: bool) -> str:
-    """A text that says how a tensor differs from the absent tensor; empty if it does not."""
+    """A text that says how a tensor of the model differs from the absent tensor; empty if it does not differ."""
     if tensor is None:
         return "is missing"
     if is_lazy(tensor):
@@ -113,11 +114,11 @@ def _difference(absent: AbsentTensor, tensor: Any, is_used: bool) -> str:
 
 # Reads a saved history.
 
-_SMALL = 1 << 20  # bytes that a document may have in any case
+_SMALL = 1 << 20  # number of bytes that a document may have in any case
 
 
 def load_run(path: Path, functions: Iterable[Any] = ()) -> LoggedRun:
-    """A saved run. No tensor is read yet."""
+    """Read a saved run. Its tensors are not read yet."""
     known = Functions(functions)
     try:
         with no_collections(), DisableTorchFunction(), torch.inference_mode(False):
@@ -142,7 +143,7 @@ def load_run(path: Path, functions: Iterable[Any] = ()) -> LoggedRun:
 
 
 def is_history(path: Path) -> bool:
-    """Whether a file is a saved history, or says that it is one."""
+    """True if a file is a saved history, or its header says that it is."""
     try:
         return TensorFile(path).metadata.get("format") == FORMAT
     except (OSError, UnreadableFile):

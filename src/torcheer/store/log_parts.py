@@ -47,7 +47,7 @@ def fingerprint(tensor: Tensor) -> str:
 
 
 def _pieces(tensor: Tensor) -> Iterator[bytes]:
-    """Bytes of a strided tensor, and of all strided tensors that another one is made of."""
+    """Yields the bytes of a strided tensor; for other tensors, the bytes of the strided tensors they are made of."""
     if is_wrapper(tensor):
         for inner in inner_tensors(tensor).values():
             yield from _pieces(inner)
@@ -88,7 +88,8 @@ def write_random_states(log: Log) -> Json:
 
 def _written(state: RandomState) -> Json:
     numpy = None
-    if isinstance(state.numpy, tuple) and len(state.numpy) == 5:  # not the state of a bit generator that the program exchanged
+    # other states come from a bit generator that the program put in place of NumPy's
+    if isinstance(state.numpy, tuple) and len(state.numpy) == 5:
         kind, keys, place, has_gauss, cached = state.numpy
         numpy = [str(kind), [int(one) for one in keys], int(place), int(has_gauss), float(cached)]
     return {
@@ -115,7 +116,7 @@ def read_random_states(written: Any, log: Log) -> None:
 
 
 def _read(written: dict[str, Any]) -> RandomState:
-    """A random state, after a check that generators accept it."""
+    """Read a random state, and check that the generators accept it."""
     version, state, gauss = items(written.get("python"), "Python's random state")
     python = (number(version, "a version"), tuple(numbers(state, "Python's random state", 0, 1 << 33)), gauss)
     if gauss is not None:
@@ -151,11 +152,11 @@ def _tensor(written: Any) -> Tensor:
 
 # Sites as they are written down: files, functions and lines, with the text of the lines and of those around them.
 
-_OF_PROGRAM, _OF_TORCH, _OURS = range(3)  # whose a file is
+_OF_PROGRAM, _OF_TORCH, _OURS = range(3)  # the owners of a file
 
 
 def write_sites(sites: list[Site], *, with_texts: bool) -> Json:
-    """The sites of a log. Without texts, files are known by their names alone, without the folders they are in."""
+    """The sites of a log as JSON. Without texts, a file is written as its name alone, without its folders."""
     if not sites:
         return {"files": [], "codes": [], "places": [[], [], []], "frames": [], "counts": []}
     table = sites[0].table
@@ -164,7 +165,7 @@ def write_sites(sites: list[Site], *, with_texts: bool) -> Json:
     numbers = {pair: place for place, pair in enumerate(pairs)}
     facts = {code: table.facts(code) for code in codes}
     lines = [table.line(code, at) for code, at in pairs]
-    named: dict[str, set[int]] = {one.file: set() for one in facts.values()}  # by file: its lines that are in a site
+    named: dict[str, set[int]] = {one.file: set() for one in facts.values()}  # file -> its lines that are in a site
     for (code, _), line in zip(pairs, lines, strict=True):
         named[facts[code].file].add(line)
     files = {file: place for place, file in enumerate(named)}
@@ -200,7 +201,7 @@ def _bare(file: str, taken: set[str]) -> str:
 
 
 class SavedSources(Sources):
-    """The source files of a saved history, of which some lines are known."""
+    """The source files of a saved history, of which only some lines are known."""
 
     def __init__(self) -> None:
         self.owners: dict[str, int] = {}
@@ -223,7 +224,7 @@ class SavedCodes(CodeTable):
         self.sources = sources
         self._facts = facts
         self._lines = lines
-        self._offsets = offsets  # of the instructions; empty in files of earlier versions
+        self._offsets = offsets  # offsets of the instructions; empty in files of earlier versions
 
     def __len__(self) -> int:
         return len(self._facts)
@@ -279,7 +280,7 @@ _ROLES = ("result", "inside", "derivative", "accumulation", "other")
 
 
 def write_backward(log: Log, tensors: TensorNames, label_of: Callable[[int], str], gradients: bool) -> Json:
-    """The backward passes that were followed; None where none are."""
+    """The backward passes that were followed; None if gradients were not followed."""
     if log.backward is None:
         return None
     wanted = log.backward.wanted
@@ -314,7 +315,7 @@ def _written_node(node: NodeRecord, places: dict[int, int]) -> Json:
 
 
 def read_backward(written: Any, log: Log, tensors: SavedTensors) -> BackwardLog | None:
-    """The backward passes of a saved history; None where gradients were not followed."""
+    """The backward passes of a saved history; None if gradients were not followed."""
     if written is None:
         return None
     found = fields(written, "the backward passes")
@@ -324,7 +325,7 @@ def read_backward(written: Any, log: Log, tensors: SavedTensors) -> BackwardLog 
 
 
 class _Reader:
-    """Reads backward passes, in which numbers are those of operations or, negative, of parameters."""
+    """Reads backward passes, in which a number means an operation or, if negative, a parameter."""
 
     def __init__(self, log: Log, tensors: SavedTensors) -> None:
         self._low, self._high = -len(log.states), len(log.rows)

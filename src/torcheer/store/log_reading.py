@@ -55,7 +55,7 @@ from .values import Reader, read_device, read_dtype
 
 
 class LogReader:
-    """Reads one document."""
+    """Reads a log from one document."""
 
     def __init__(self, document: Any, tensors: SavedTensors, functions: Functions) -> None:
         self._document = fields(document, "the document")
@@ -70,7 +70,7 @@ class LogReader:
         return self._document[name]
 
     def read(self) -> Log:
-        """The log. Of its tensors nothing is read yet."""
+        """Read the log. Its tensors are not read yet."""
         log = self.log
         self._names = [tuple(each(names, "a name", text)) for names in items(self._get("names"), "names")]
         self._texts = each(self._get("texts"), "a text", text)
@@ -95,7 +95,7 @@ class LogReader:
         return log
 
     def _number(self, value: Any, what: str, low: int | None = None) -> int:
-        """The number of an operation, or the negative number of a parameter."""
+        """Check the number of an operation, or the negative number of a parameter."""
         return number(value, what, -len(self.log.states) if low is None else low, self._length)
 
     def _numbers(self, value: Any, what: str, low: int | None = None) -> tuple[int, ...]:
@@ -148,7 +148,7 @@ class LogReader:
         for one in kept:
             if type(one) is str:
                 values.append(Stored(one, self._tensors))
-            else:  # what a postfunc returned
+            else:  # the value is what a postfunc returned
                 (value,) = items(one, "a value")
                 values.append(self._values.read(value))
         special = {NOT_KEPT: UNSAVED, FREED_VALUE: FREED, LOST_VALUE: FREED}
@@ -215,7 +215,7 @@ class LogReader:
         for written in lists(found.get("registered"), "the modules", "a module"):
             module = self._registered(written, tensors)
             log.registered[module.address] = module
-        if any(log.root_of(address) is None for address in log.registered):  # walks up the modules would not end
+        if any(log.root_of(address) is None for address in log.registered):  # walks from a module up to its root would not end
             refuse("a module is in no other one")
         if not any(state.is_absent for state in log.states):
             log.states.mark()
@@ -348,13 +348,13 @@ class LogReader:
 
 
 def _absent_like(tensor: Any) -> Any:
-    """Stands for the value that a parameter had before the pass changed it."""
+    """Stands for the earlier value of a parameter that the pass changed."""
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
     return AbsentTensor(shape, strides, tensor.dtype, tensor.device, tensor.requires_grad, True)
 
 
 def _read_shape(written: Any, elements: Any = None) -> tuple[int, ...]:
-    """A shape. Of a nested tensor the number of elements is written too."""
+    """A shape. For a nested tensor, the number of elements is written too."""
     shape = sizes(written, "a shape", -1)
     if elements is None:
         return shape

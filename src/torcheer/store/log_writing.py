@@ -49,7 +49,7 @@ from .log_parts import fingerprint, write_backward, write_random_states, write_s
 from .tensors import TensorNames, Written
 from .values import Json, Writer
 
-NOT_KEPT, FREED_VALUE, LOST_VALUE = -1, -2, -3  # in the column `values`
+NOT_KEPT, FREED_VALUE, LOST_VALUE = -1, -2, -3  # codes in the column `values`
 FLAGS = ("is_recording", "is_complete", "is_cleared", "holds_tensors")
 DETAIL_FLAGS = (
     "is_collective",
@@ -88,8 +88,8 @@ class Templates:
     def __init__(self, writer: Writer) -> None:
         self.items: list[Json] = []
         self._writer = writer
-        self._by_id: dict[int, int] = {}  # the log keeps them alive
-        self._by_text: dict[str, int] = {}  # not by value: True and 1 are equal
+        self._by_id: dict[int, int] = {}  # id of a template, which the log keeps alive -> its number
+        self._by_text: dict[str, int] = {}  # text -> number. The key is not the value, because True and 1 are equal
 
     def number(self, template: tuple[Any, ...]) -> int:
         found = self._by_id.get(id(template))
@@ -120,7 +120,8 @@ class LogWriter:
         self._tensors = tensors
         self._label_of = label_of
         self._has_sources = has_sources
-        self._values = Writer(_argument_names(tensors))  # which must not lead back here: all tensors would stay in a cycle
+        # the function must not refer to this object: all tensors would stay alive in a cycle
+        self._values = Writer(_argument_names(tensors))
         self._templates = Templates(self._values)
         self._names = Table(list)
         self._facts = Table(_written_facts)
@@ -154,7 +155,7 @@ class LogWriter:
     # Values -----------------------------------------------------------------------------------------------------------
 
     def _kept(self, kept: set[int], names: dict[int, str]) -> Json:
-        """By operation: the place of its value in a list of names and plain values, or a code for why there is none."""
+        """For each operation: the place of its value in a list of names and plain values, or a code for a missing value."""
         log = self.log
         found: list[Json] = []
         column: list[int] = []
@@ -172,7 +173,7 @@ class LogWriter:
                 except CannotBeSaved:
                     if not names[number].startswith(HIDDEN):
                         raise
-                    column.append(NOT_KEPT)  # an orphan has no name by which it could be left out
+                    column.append(NOT_KEPT)  # an orphan has no name, so a reader cannot leave it out by name
                     continue
                 column.append(len(found))
                 found.append(written)
@@ -271,7 +272,7 @@ class LogWriter:
         }
 
     def _states(self, params: bool) -> Json:
-        """The parameters and buffers that modules register and those that operations read, with facts of each."""
+        """The parameters and buffers that modules register and that operations read, each with its facts."""
         states = self.log.states
         places = {id(state.tensor): state for state in states}
         numbers: dict[int, int] = {}
@@ -349,7 +350,7 @@ class LogWriter:
 
 
 def _countable(facts: Facts) -> Hashable:
-    """Facts that differ where the tensors do: equal shapes of nested tensors may have other numbers of elements."""
+    """A key that differs if the tensors differ: nested tensors of equal shape may have other numbers of elements."""
     return (facts, facts[0].elements) if isinstance(facts[0], RaggedShape) else (facts,)
 
 
@@ -359,5 +360,5 @@ def _written_facts(counted: tuple[Facts, int] | tuple[Facts]) -> Json:
 
 
 def _flat(name: str, groups: list[tuple[int, ...]]) -> Json:
-    """Tuples as one column and their lengths."""
+    """Tuples as two columns: all their items, and their lengths."""
     return {name: [one for group in groups for one in group], f"{name}_counts": [len(group) for group in groups]}

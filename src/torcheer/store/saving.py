@@ -38,8 +38,8 @@ from .values import parts_of
 FORMAT = "torcheer history"
 VERSION = 1
 DOCUMENT = "history/document"
-_LEVEL = 1  # of compression: higher ones make columns of numbers hardly smaller
-MOST_SHRUNK = 50  # the most times that a document is longer than its compressed form; a reader refuses more
+_LEVEL = 1  # level of compression: higher levels make columns of numbers hardly smaller
+MOST_SHRUNK = 50  # a document may be at most this many times longer than its compressed form; a reader refuses more
 
 
 def save_history(
@@ -52,7 +52,7 @@ def save_history(
     sources: bool = True,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Write a history to a file; `ModelHistory.save` says what the options mean."""
+    """Write a history to a file; the docstring of `ModelHistory.save` explains the options."""
     for name, value in (("params", params), ("gradients", gradients), ("sources", sources)):
         if not isinstance(value, bool):
             raise InvalidArgument(f"{name} is True or False; got {value!r}.")
@@ -73,9 +73,10 @@ def save_history(
 
 
 def _convert(layout: Layout, dtype: torch.dtype) -> None:
-    """Write floating-point activations and gradients as another type. Their views are then of that type, too."""
+    """Write floating-point activations and gradients as another dtype. Their views get this dtype, too."""
     fixed = {part for form in layout.forms.values() for part in form["parts"].values()}
-    fixed |= {view["of"] for view in layout.views.values() if "dtype" in view}  # memory that is seen as several types
+    # memory that views read as several dtypes keeps its dtype
+    fixed |= {view["of"] for view in layout.views.values() if "dtype" in view}
     for name, tensor in layout.stored.items():
         if tensor.is_floating_point() and tensor.dtype != dtype and name not in fixed and not name.startswith("params/"):
             layout.stored[name] = tensor.to(dtype)
@@ -121,7 +122,7 @@ def document_of(
 
 
 def _names_of(run: LoggedRun) -> dict[int, str]:
-    """By operation: its label with its pass, `conv2d_3_7:1`. Orphans have none."""
+    """Maps each operation except orphans to its label with the pass number, `conv2d_3_7:1`."""
     table = run.index.table
     names: dict[int, str] = {}
     for layer in table.layers:
@@ -142,7 +143,7 @@ def _written_options(run: LoggedRun) -> dict[str, Any]:
 
 
 def packed(document: dict[str, Any]) -> Tensor:
-    """A document as it is in the file: the bytes of compressed JSON."""
+    """A document in the form it has in the file: the bytes of compressed JSON."""
     text = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
     data = zlib.compress(text, _LEVEL)
     if len(text) > MOST_SHRUNK * len(data):
@@ -163,7 +164,7 @@ def metadata(log: Log, layout: dict[str, Any]) -> dict[str, str]:
 def _version() -> str:
     try:
         return version("torcheer")
-    except PackageNotFoundError:  # a source tree that was never installed
+    except PackageNotFoundError:  # torcheer is run from a source tree that was never installed
         return ""
 
 
@@ -176,21 +177,21 @@ def _device_of_values(log: Log) -> list[str]:
 # The recording holds a `Written`, a number, in place of each tensor. Names are assigned at the end, when labels are known. If
 # a tensor's memory is in the file already, and was not overwritten since, the tensor is described as a view.
 
-_ROOM = 1 << 22  # bytes that are left for the header: enough for some ten thousand tensors
+_ROOM = 1 << 22  # number of bytes that are left for the header: enough for some ten thousand tensors
 
 Json = dict[str, Any]
 
 
 @dataclass(slots=True)
 class _Memory:
-    """Memory that is in the file: bytes `begin` to `end` of a storage, as a tensor that has each of them once."""
+    """Memory that is in the file: bytes `begin` to `end` of a storage, as a tensor that has each byte once."""
 
     storage: weakref.ref[Any]
     version: int
     begin: int
     end: int
     number: int
-    tensor: Tensor  # of the same dtype, without memory
+    tensor: Tensor  # has the dtype of the memory, but no memory
 
 
 class Streaming:
@@ -199,13 +200,13 @@ class Streaming:
     def __init__(self, path: Path) -> None:
         self._file = WholeFile(path, "history")
         self._progress = BytesProgress(str(path))
-        # by number of a tensor: its `place` in the file, and what the header says of it, with numbers instead of names
+        # number of a tensor -> its `place` in the file, and what the header says of it, with numbers instead of names
         self._pieces: list[Json] = []
-        self._memories: dict[int, list[_Memory]] = {}  # by storage
-        self._names: dict[int, str] = {}  # by number of a tensor
-        self._same: dict[str, str] = {}  # other names, and the name each stands for
+        self._memories: dict[int, list[_Memory]] = {}  # storage -> its memory that is in the file
+        self._names: dict[int, str] = {}  # number of a tensor -> its name
+        self._same: dict[str, str] = {}  # other name of a tensor -> the name that it stands for
         self._writer: TensorWriter | None = None
-        self.refused: CannotBeSaved | None = None  # a tensor that no file can give back
+        self.refused: CannotBeSaved | None = None  # the error for a tensor that no file can give back
 
     def __enter__(self) -> Streaming:
         self._file.__enter__()
@@ -223,7 +224,7 @@ class Streaming:
     # As the model runs ------------------------------------------------------------------------------------------------
 
     def write(self, tensor: Tensor, what: str) -> Written:
-        """Write a tensor. Returns the object that stands for it."""
+        """Write a tensor. Returns the `Written` that stands for it."""
         try:
             return self._write(tensor, what)
         except CannotBeSaved as error:
@@ -242,7 +243,7 @@ class Streaming:
             return Written(self._add({"forms": {**facts, "parts": numbers}}))
 
     def overwritten(self, storage: int) -> None:
-        """Something is about to write to a storage: from now on the file does not have its values."""
+        """Called before a storage is written to: from now on, its memory in the file does not have its values."""
         self._memories.pop(storage, None)
 
     def _add(self, piece: Json) -> int:
@@ -304,7 +305,7 @@ class Streaming:
             self._writer.finish({**named, DOCUMENT: written}, metadata(run.log, layout))
 
     def _layout(self) -> tuple[dict[str, Place], Json]:
-        """The places by name, and what the header says of views, strides, forms and types."""
+        """The places of tensors by name, and what the header says of views, strides, forms and dtypes."""
         self._name_what_is_used()
         layout: dict[str, Json] = {"views": {name: {"of": known} for name, known in self._same.items()}}
         layout |= {"strides": {}, "forms": {}, "types": {}}
@@ -322,7 +323,7 @@ class Streaming:
         return places, {key: value for key, value in layout.items() if value}
 
     def _name_what_is_used(self) -> None:
-        """Name tensors without a name that others are views of or made of."""
+        """Give names to unnamed tensors that other tensors are views of or made of."""
         waiting = list(self._names)
         while waiting:
             number = waiting.pop()

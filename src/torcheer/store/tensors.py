@@ -29,7 +29,7 @@ class TensorNames(Protocol):
     """Takes the tensors of a history and names them."""
 
     def add(self, name: str, tensor: Any, what: str) -> str:
-        """Give a tensor a name in the file; `what` it is, for errors. Returns the name it is known by."""
+        """Give a tensor a name in the file; `what` describes it in errors. Returns the name by which the tensor is known."""
         ...
 
 
@@ -49,14 +49,14 @@ class Written:
 # that is kept covers the memory (two windows of one that is not), the memory is written under a name of its own, and
 # both are views.
 
-MOST_GAPS = 16  # the most times that a tensor's memory may be larger than its values, for its strides to be restored
+MOST_GAPS = 16  # the strides of a tensor are restored if its memory is at most this many times larger than its values
 
 Json = dict[str, Any]
 
 
 @dataclass(slots=True)
 class _Window:
-    """A tensor, and the bytes of its storage that it reaches."""
+    """A tensor, and the range of bytes in its storage from its first to its last element."""
 
     name: str
     tensor: Tensor
@@ -77,15 +77,17 @@ class Layout:
     """The tensors that are written, by name, and how all others are made of them."""
 
     stored: dict[str, Tensor] = field(default_factory=dict)
-    views: dict[str, Json] = field(default_factory=dict)  # by name: of which tensor, and where in it
-    strides: dict[str, list[int]] = field(default_factory=dict)  # of those that are not laid out as they are written
-    forms: dict[str, Json] = field(default_factory=dict)  # of tensors that are made of others: sparse, quantised, nested
-    types: dict[str, Json] = field(default_factory=dict)  # and shapes of those that safetensors has no name for
+    views: dict[str, Json] = field(default_factory=dict)  # name -> the tensor that it is a view of, and where in it
+    # name -> strides, for tensors that are laid out differently than they are written
+    strides: dict[str, list[int]] = field(default_factory=dict)
+    # name -> form, for tensors that are made of others: sparse, quantised, nested
+    forms: dict[str, Json] = field(default_factory=dict)
+    types: dict[str, Json] = field(default_factory=dict)  # name -> dtype and shape, for dtypes that safetensors has no name for
 
     def __post_init__(self) -> None:
-        self._named: dict[int, str] = {}  # by id of the tensor
-        self._alive: list[Tensor] = []  # while their ids are keys
-        self._windows: dict[int, list[_Window]] = {}  # by storage
+        self._named: dict[int, str] = {}  # id of a tensor -> its name
+        self._alive: list[Tensor] = []  # kept alive, because their ids are keys
+        self._windows: dict[int, list[_Window]] = {}  # storage -> the windows in it
 
     def add(self, name: str, tensor: Tensor, what: str) -> str:
         """Give a tensor a name in the file; `what` it is, for errors. Returns the first name of the same tensor.
@@ -160,20 +162,20 @@ class Layout:
         tensor, size = one.tensor, one.tensor.element_size()
         offset, rest = divmod(one.begin - base.begin, size)
         if rest or (base.end - base.begin) % size:
-            self._store(one.name, tensor)  # torch has no such view: offset or size are no multiple of the element size
+            self._store(one.name, tensor)  # torch has no such view: offset or size is not a multiple of the element size
             return
         self.views[one.name] = view_of(base.name, base.tensor, tensor, offset)
 
 
 def refuse_class(tensor: Tensor, what: str) -> None:
-    """Refuse a tensor of a class that is not torch's own, and one that exists only inside a transform."""
+    """Raise for a tensor of a class that is not torch's own, and for a tensor that exists only inside a transform."""
     is_own = type(tensor) is Tensor or type(tensor) is torch.nn.Parameter or tensor.is_nested
     if not is_own or is_functorch_wrapped(tensor):
         raise not_in_a_file(what, type(tensor).__name__)
 
 
 def view_of(name: str | int, base: Tensor, tensor: Tensor, offset: int) -> Json:
-    """How a tensor is a view of another one, whose first element is at `offset`."""
+    """What the header says of a view of `base`. The first element of the view is at `offset` in `base`."""
     view: Json = {"of": name, "offset": offset, "shape": list(tensor.shape), "strides": list(tensor.stride())}
     if tensor.dtype != base.dtype:
         view["dtype"] = str(tensor.dtype)[6:]
@@ -185,7 +187,7 @@ def view_of(name: str | int, base: Tensor, tensor: Tensor, offset: int) -> Json:
 
 
 def facts_of_written(tensor: Tensor) -> Json:
-    """What the header says of a written tensor: its strides, and its type and shape, if these are not as they are written."""
+    """What the header says of a written tensor: its strides, dtype and shape, as far as they differ from what is written."""
     found: Json = {}
     if tensor.stride() != contiguous_strides(tensor.shape):
         found["strides"] = list(tensor.stride())
@@ -209,7 +211,7 @@ def _overlapping(windows: list[_Window]) -> list[list[_Window]]:
 
 
 def is_spread(tensor: Tensor, reach: int) -> bool:
-    """Whether the memory of a tensor is written, not its values: it is conjugated lazily, overlaps itself or has large gaps."""
+    """True if a tensor's memory is written, not its values: it is conjugated lazily, overlaps itself or has large gaps."""
     if tensor.is_conj() or tensor.is_neg():
         return True
     return reach < tensor.nbytes or reach > MOST_GAPS * tensor.nbytes or may_overlap(tensor)
@@ -238,7 +240,7 @@ class SavedTensors:
         return name in self.file.places or name in self._views or name in self._forms
 
     def read(self, name: str) -> Tensor:
-        """A tensor by its name. Raises `UnreadableFile` if the file is damaged there."""
+        """Read a tensor by its name. Raises `UnreadableFile` if the file is damaged there."""
         found = self._read.get(name)
         if found is None:
             try:
@@ -288,7 +290,7 @@ class SavedTensors:
         return self.file.type_of(name)
 
     def _memory(self, name: str) -> Tensor:
-        """The bytes of a tensor as they lay in memory; in the file, elements are in logical order, whatever the strides."""
+        """The bytes of a tensor as they were in memory. The file has the elements in logical order, whatever the strides."""
         written = self.file.memory(name)
         if name not in self._strides:
             return written
@@ -331,11 +333,12 @@ def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 
 # Containers of a loaded log whose tensors are read from the file when they are used.
 
-_OF_LAZY = ("set_data", "data")  # called on a lazy parameter or buffer before it has a shape, and recorded without one
+# functions that a lazy parameter or buffer is given before it has a shape; they are recorded without a shape
+_OF_LAZY = ("set_data", "data")
 
 
 class Stored:
-    """A tensor of a file, by name."""
+    """Stands for a tensor that is in a file, by its name there."""
 
     __slots__ = ("_name", "_tensors")
 
@@ -373,7 +376,8 @@ class SavedValues(list[Any]):
 
     def __init__(self, values: Iterable[Any], log: Log, *, are_tensors: bool) -> None:
         super().__init__(values)
-        # not the log, which has these values: a cycle would keep a history alive until the collector runs
+        # The log itself is not stored, because it has these values: a cycle would keep a history alive until the collector
+        # runs.
         self._rows, self._details, self._functions = log.rows, log.details, log.functions
         self._are_tensors = are_tensors
 
@@ -390,16 +394,16 @@ class SavedValues(list[Any]):
         row, details = self._rows[place], self._details.get(place)
         shape = row[FACTS][0]
         is_unmade = not shape and self._functions[row[FUNCTION]].name in _OF_LAZY
-        is_batched = details is not None and details.is_transformed  # what `vmap` adds is in the value alone
+        is_batched = details is not None and details.is_transformed  # the dimension that `vmap` adds is in the value alone
         return stored.read(shape if self._are_tensors and not is_unmade and not is_batched else None)
 
 
 class SavedGradients(dict[int, Any]):
-    """The gradients of a backward pass, by operation, or by the negative number of a parameter; of the shape of that."""
+    """The gradients of a backward pass, by operation or by the (negative) number of a parameter. Each is read on access."""
 
     def __init__(self, log: Log) -> None:
         super().__init__()
-        self._rows, self._states = log.rows, log.states  # not the log, which has these gradients
+        self._rows, self._states = log.rows, log.states  # the log itself is not stored, because it has these gradients
 
     def __getitem__(self, key: int) -> Any:
         shape = self._rows[key][FACTS][0] if key >= 0 else shape_of(self._states.tensors[-1 - key])

@@ -32,14 +32,14 @@ from .checking import fields, flag, items, lists, number, real, refuse, sizes, t
 _DEEPEST = 60  # containers nested deeper than this are written as their repr
 _LONGEST = 20_000  # at most this many characters of a repr are written
 _ITSELF = frozenset({type(None), bool, int})
-_NUMPY_KINDS = "biufc"  # truth values, whole numbers, floats and complex numbers
+_NUMPY_KINDS = "biufc"  # kinds of NumPy dtypes: truth values, whole numbers, floats and complex numbers
 _CONTAINERS: dict[type, str] = {list: "list", deque: "deque"}
 
 Json = Any
 
 
 class Writer:
-    """Writes values. `name_of(tensor)` gives a tensor a name in the file."""
+    """Writes values as JSON. `name_of(tensor)` gives a tensor a name in the file."""
 
     def __init__(self, name_of: Callable[[Tensor], str]) -> None:
         self._name_of = name_of
@@ -120,7 +120,7 @@ class Writer:
 
 
 def _write_plain(value: Any, cls: type) -> Json:
-    """The JSON of a value that is no container; None for values that have no such form."""
+    """The JSON of a value that is not a container; None if such a value has no JSON form."""
     if isinstance(value, np.generic) and value.dtype.kind in _NUMPY_KINDS and cls is value.dtype.type:
         return {"scalar": [value.dtype.str, _text_of(value.tobytes())]}
     form = _FORMS.get(cls)
@@ -149,7 +149,7 @@ def _has_tensor(written: Json) -> bool:
 
 
 def _object_in(written: Json) -> str | None:
-    """The class of an object that is written as it prints; None where there is none."""
+    """The class of an object that is written as its repr; None if `written` is something else."""
     if isinstance(written, list):
         return next((found for found in map(_object_in, written) if found is not None), None)
     if isinstance(written, dict):
@@ -158,11 +158,11 @@ def _object_in(written: Json) -> str | None:
 
 
 class Reader:
-    """Reads values. `tensor_of(name)` finds tensors of the file."""
+    """Reads values from JSON. `tensor_of(name)` finds tensors of the file."""
 
     def __init__(self, tensor_of: Callable[[str], Tensor]) -> None:
         self._tensor_of = tensor_of
-        self._depth = 0  # of the container that is being read
+        self._depth = 0  # how deep the container that is being read is nested
 
     def read(self, written: Json) -> Any:
         """The value that JSON stands for."""
@@ -226,7 +226,7 @@ class Reader:
         return SavedObject(text(what, "a class"), text(written.get("prints"), "an object"), steps, held)
 
 
-_NESTED: dict[str, Callable[[Reader, Json], Any]] = {  # values that hold others
+_NESTED: dict[str, Callable[[Reader, Json], Any]] = {  # values that hold other values
     "list": Reader.sequence,
     "deque": lambda reader, what: deque(reader.sequence(what)),
     "dict": Reader.mapping,
@@ -296,7 +296,7 @@ def _range(what: Json) -> range:
 
 
 def _chosen(known: Any, names: str) -> _Form:
-    """The form of layouts, or memory formats, which are known by name."""
+    """The form for layouts or memory formats, which are written by name."""
     by_name = {f"torch.{name}": getattr(torch, name) for name in names.split()}
 
     def read(what: Json) -> Any:
@@ -368,7 +368,7 @@ _LAYOUTS = {str(layout)[6:]: layout for layout in SPARSE}
 
 
 def parts_of(tensor: Tensor, what: str) -> Form | None:
-    """What a tensor is made of; None for a strided tensor, which is written as it is."""
+    """The facts and strided tensors that a tensor is made of; None for a strided tensor, which is written as it is."""
     if tensor.is_nested:
         return _nested(tensor, what)
     if tensor.is_quantized:
@@ -391,7 +391,7 @@ def _refused(tensor: Tensor, what: str) -> CannotBeSaved:
 
 
 def not_in_a_file(what: str, kind: str) -> CannotBeSaved:
-    """The error for a tensor of a kind that no file can give back."""
+    """The error for a kind of tensor that no file can give back."""
     return CannotBeSaved(
         f"{what} is a {kind}, which no file can give back. Leave it out: activations= of save, or layers_to_save= of a log "
         "with save_to=, says which activations are written; parameters are written with params=True alone."
@@ -422,7 +422,7 @@ def _quantised(tensor: Tensor, what: str) -> Form:
 
 
 def put_together(facts: dict[str, Any], part: Callable[[str], Tensor]) -> Tensor:
-    """The tensor that was made of these parts, which `part(name)` reads."""
+    """Put a tensor together again from `parts_of`: `part(name)` reads a part."""
     form = text(facts.get("form"), "the form of a tensor")
     if form == "meta":
         shape, strides = sizes(facts.get("shape"), "a shape"), sizes(facts.get("strides"), "strides")

@@ -40,7 +40,7 @@ def try_another_input(run: LoggedRun, model: Callable[..., Any], arguments: Argu
     check.skipped = _why_not_another(run)
     if check.skipped is None:
         given = tensors_of(arguments, into_objects=True)
-        with left_as_found(model, [], given, arguments, []) as undone:  # which the model may reach by another name
+        with left_as_found(model, [], given, arguments, []) as undone:  # the model may reach its inputs by another name
             undone.restorer.back_up_everything()
             _try(check, run, model, arguments, agrees)
     return check
@@ -113,7 +113,7 @@ def _changed_inputs(run: LoggedRun, arguments: Arguments) -> tuple[Arguments, di
                 replaced[id(tensor)] = moved
             numbers[record.number] = replaced[id(tensor)]
     others = {id(value): value for value in (*arguments[0], *arguments[1].values()) if not _holds(value, replaced)}
-    changed = shares_no_container(arguments, others | replaced)  # what has no changed input in it, the model may hold as well
+    changed = shares_no_container(arguments, others | replaced)  # the model may hold everything that contains no changed input
     if {id(tensor) for tensor in replaced.values()} - {id(tensor) for tensor in tensors_of(changed, into_objects=True)}:
         raise InvalidArgument("an object among the arguments holds tensors and cannot be copied.")
     return changed, numbers
@@ -134,9 +134,9 @@ class _Mover:
     def __init__(self, log: Log) -> None:
         self._generator = torch.Generator().manual_seed(7)
         self._inputs = {r.number: 1 << place for place, r in enumerate(r for r in log.operations if r.origin is Origin.INPUT)}
-        self._converted = self._foreign = 0  # sets of inputs, by bits
+        self._converted = self._foreign = 0  # sets of inputs, as bits of a number
         self._has_probabilities = False
-        behind: list[int] = []  # by operation: the inputs it comes from
+        behind: list[int] = []  # for each operation: the inputs that its value was computed from
         for record in log.operations:
             mask = self._inputs.get(record.number, 0)
             for parent in record.dependencies:
@@ -164,7 +164,8 @@ class _Mover:
             return None
         with torch.no_grad():
             value = tensor.detach().clone()
-            moved = value + 0.1 * (self._shuffled(value) - value)  # between values that occur, so in the same range
+            # new values lie between values that occur, so they stay in the same range
+            moved = value + 0.1 * (self._shuffled(value) - value)
             if same_bits(moved, value) and not self._has_probabilities:
                 moved = value + 0.1 * torch.rand(value.shape, generator=self._generator, device="cpu").to(value)
             if self._foreign & mask:

@@ -1,4 +1,4 @@
-"""Compares tensors bit by bit, and says in words where two differ."""
+"""Compares tensors bit by bit, and says in a sentence where two tensors differ."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _is_wrapper(tensor: Tensor) -> bool:
         return False
     try:
         tensor.untyped_storage().data_ptr()
-    except NotImplementedError:  # sparse
+    except NotImplementedError:  # a sparse tensor
         return False
     except RuntimeError:
         return True
@@ -149,7 +149,7 @@ def _value(tensor: Tensor, where: tuple[int, ...]) -> str:
     """One element as text; its bits if Python has no number type for the dtype."""
     try:
         return repr(tensor[where].item())
-    except RuntimeError:  # NotImplementedError is one
+    except RuntimeError:  # NotImplementedError is a RuntimeError
         return f"bits {_bits(tensor)[where].item():#x}"
 
 

@@ -99,7 +99,7 @@ def _missing(value: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _choose(value: Tensor, generator: torch.Generator) -> Tensor:
-    """Indices among those that occur, and zero, which is an index wherever there is any."""
+    """Replace indices by others that occur, or by zero, which is a valid index wherever an index occurs."""
     known = torch.cat([value.reshape(-1), value.new_zeros(1)])
     places = torch.randint(0, known.numel(), value.shape, generator=generator, device="cpu").to(value.device)
     return known.take(places)
@@ -114,7 +114,7 @@ def _positive_redraw(value: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _flip_above_least(value: Tensor, generator: torch.Generator) -> Tensor:
-    """Not the least integer there is: divided by -1 it ends the process."""
+    """Like `_flip`, but never gives the least integer of the dtype: divided by -1 it ends the process."""
     return _flip(value, generator).clamp(min=torch.iinfo(value.dtype).min + 1)
 
 
@@ -123,12 +123,12 @@ def _redraw_above_least(value: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _drawn_together(value: Tensor, generator: torch.Generator) -> Tensor:
-    """Nearer to the largest value: between two valid probabilities, rates or deviations, all others are valid."""
+    """Move values towards the largest value: between two valid probabilities, rates or deviations, all values are valid."""
     return (value + value.max()) / 2 if value.is_floating_point() else value
 
 
 def _move_fractions(value: Tensor, generator: torch.Generator) -> Tensor:
-    """Move values that are not whole numbers a little."""
+    """Change values that are not whole numbers a little; keep whole numbers."""
     if value.is_complex():
         return _noise(value, generator)
     is_whole = value == value.round()
@@ -140,7 +140,7 @@ def _move_fractions(value: Tensor, generator: torch.Generator) -> Tensor:
 # arguments are changed as well. This distinguishes a function that is saturated, masked or multiplied by zero at these values
 # from a function that uses only the argument's shape.
 
-_LARGEST = 1 << 24  # values; a larger tensor is not copied to be changed
+_LARGEST = 1 << 24  # number of values; a larger tensor is not copied to be changed
 
 _TRIED = 64  # at most this many arguments of a call are tested, at equal distances; each needs a call of its own
 
@@ -266,7 +266,7 @@ def _spread(count: int) -> list[int]:
 
 
 class NotCopied(Exception):
-    """A tensor is of a class that allows no copy."""
+    """Raised for a tensor of a class that allows no copy."""
 
 
 def _roles(record: OperationRecord, count: int) -> list[Role]:
@@ -297,7 +297,7 @@ class _Again:
                 random.start_from(self._state)
             try:
                 result = call_again(self.record, args, kwargs)
-            except Exception as error:  # a function may raise anything for a value it does not take
+            except Exception as error:  # a function may raise anything for an argument that it does not take
                 pass_interrupts_on(error)
                 return None
         found = [tensors[slot] for slot in self.record.details.mutated]
@@ -338,7 +338,7 @@ def writes_another(record: OperationRecord, tensors: list[Tensor], slot: int) ->
 
 
 def _elsewhere(tensor: Tensor, shift: int) -> Tensor:
-    """A copy that starts `shift` elements into its memory."""
+    """A copy of a tensor that begins `shift` elements after the start of its memory."""
     if not is_plain(tensor):
         return _copy(tensor)
     with torch.no_grad():
@@ -368,7 +368,7 @@ def _copy(tensor: Tensor) -> Tensor:
         fresh.requires_grad_()
         if not _is_leaf(tensor):
             with torch.enable_grad():
-                return fresh.clone()  # a tensor that is no leaf may be written to in place
+                return fresh.clone()  # a clone is no leaf, so it may be written to in place
     return fresh
 
 

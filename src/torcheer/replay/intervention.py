@@ -124,7 +124,7 @@ class Behind:
                     raise self._failed(number, f"may be what the model made the parameter {index.state_name(state)!r} of")
 
     def _is_made(self, state: StateRecord) -> bool:
-        """True if a parameter or buffer was made in the pass, or belongs to no module."""
+        """True if a parameter or buffer was made in the pass, or no module registers it."""
         index = self._run.index
         if id(state.tensor) not in index.state_names:
             return True
@@ -175,7 +175,8 @@ def _has_known_parents(record: OperationRecord) -> bool:
     """True if a value from unwatched code depends only on its recorded parents."""
     if record.details.mutated:
         return record.function.name in _FROM_PYTHON
-    return isinstance(record.value, Tensor) and type(record.value) not in PLAIN_CLASSES  # a wrapper, of the tensors inside it
+    # a wrapper depends on the tensors inside it
+    return isinstance(record.value, Tensor) and type(record.value) not in PLAIN_CLASSES
 
 
 def failed(run: LoggedRun, number: int, what: str) -> ReplayFailed:
@@ -312,7 +313,7 @@ def _is_foreign(tensor: Tensor) -> bool:
     """True if torch did not allocate the tensor's memory (a NumPy array did, for example)."""
     try:
         return not tensor.untyped_storage().resizable()
-    except (RuntimeError, AttributeError):  # it has no storage of its own
+    except (RuntimeError, AttributeError):  # the tensor has no storage of its own
         return False
 
 
@@ -325,7 +326,7 @@ def _count(tensor: Tensor) -> int | None:
 
 # The replay itself. It always runs the recorded graph: a branch that the model took stays taken. The model does not run.
 
-ReplayInputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]  # one for each input, or by label
+ReplayInputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]  # a tensor for each input, in order or by label
 
 
 @thread_left_as_found
@@ -459,16 +460,16 @@ class _Rerun:
         for details in log.details.values():
             details.held = None
         self._run = run
-        self._arguments: list[Tensor] = []  # of the call that is being made
-        self._storages: set[int | None] = set()  # of the values so far
-        self._cut: dict[int | None, str] = {}  # by storage of a view that a change replaced: the label of the view
+        self._arguments: list[Tensor] = []  # tensors among the arguments of the call that is being made
+        self._storages: set[int | None] = set()  # storages of the values so far
+        self._cut: dict[int | None, str] = {}  # storage of a view that a change replaced -> the label of the view
         self._old = old
         self._changes = changes
-        self._spans: dict[int, list[tuple[_Span, Change]]] = {}  # by the operation that is read
+        self._spans: dict[int, list[tuple[_Span, Change]]] = {}  # operation -> changes of its value that only some readers see
         for span, change in spans.items():
             self._spans.setdefault(span.number, []).append((span, change))
-        self._read: dict[_Span, Tensor] = {}  # what is read instead
-        self._follows = any(map(is_differentiation, old.functions))  # whether gradients have to flow through changes
+        self._read: dict[_Span, Tensor] = {}  # span -> the changed value that its readers see
+        self._follows = any(map(is_differentiation, old.functions))  # True if gradients have to flow through changes
         self.keeper = Keeper(log, Policy())
         self.keeper.storages.extend([None] * len(old.rows))
 
@@ -524,9 +525,9 @@ class _Rerun:
             )
 
     def read(self, record: PythonReadRecord, tensors: list[Tensor]) -> None:
-        """Values left for Python here: they have to be what was logged, also where a module was given a changed input."""
+        """Called where Python code reads a tensor. Raises unless the value is as logged, also with a module's changed input."""
         self._guard.read(record, tensors, is_changed=False)
-        inside = list(tensors)  # between two operations it cannot be told which module a read was in: both have to be so
+        inside = list(tensors)  # it is unknown which module a read between two operations was in, so both must be as logged
         for slot, parent in enumerate(record.parents):
             for span, change in self._spans.get(parent, ()):
                 if span.first <= record.before <= span.end:
@@ -534,7 +535,7 @@ class _Rerun:
                     self._guard.read(record, inside, is_changed=True)
 
     def substitute(self, reader: int, number: int, value: Any) -> Any:
-        """The value that `reader` reads of another operation: changed, where a module's input or output is changed for it."""
+        """The value of operation `number` that `reader` reads: changed if a change of a module's input or output reaches it."""
         for span, change in self._spans.get(number, ()):
             if span.first <= reader < span.end:
                 value = self._instead(span, change, value)
@@ -544,7 +545,7 @@ class _Rerun:
         return value
 
     def _instead(self, span: _Span, change: Change, value: Tensor) -> Tensor:
-        """What is read instead of `value` in a span."""
+        """The value that the readers of a span see instead of `value`."""
         if span not in self._read:
             self._read[span] = self._made(change, span.number, value)
             label = self._run.index.label(span.number)
@@ -565,7 +566,7 @@ class _Rerun:
         new = self._made(change, number, value)
         self.log.detail(number).changed = str(change)
         storage = storage_of(value)
-        if self._old.operations[number].overwritten is not None:  # others look at the memory that was written
+        if self._old.operations[number].overwritten is not None:  # other tensors refer to the memory that the call wrote
             self.keeper.before_write(storage)
             try:
                 with torch.set_grad_enabled(new.requires_grad and value.grad_fn is not None):

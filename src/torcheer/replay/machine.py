@@ -42,7 +42,8 @@ class SharedInputs:
     """Copies tensors so that tensors that overlap in memory have overlapping copies."""
 
     def __init__(self, tensors: Iterable[Any]) -> None:
-        self._ranges: dict[_Bytes, _Bytes] = {}  # of tensors that overlap with others: the bytes that are copied with theirs
+        # bytes of a tensor that overlaps with others -> the bytes that are copied together
+        self._ranges: dict[_Bytes, _Bytes] = {}
         self._copies: dict[_Bytes, MemoryCopy] = {}
         by_storage: dict[int, list[tuple[int, int, int]]] = {}
         plain = list(filter(_is_readable, tensors))
@@ -67,7 +68,7 @@ class SharedInputs:
     def _find(self, storage: int, ranges: list[tuple[int, int, int]]) -> None:
         """Group the ranges of one storage, sorted by begin, that overlap."""
         group: list[tuple[int, int, int]] = []
-        stop = 0  # where the last of a group ends
+        stop = 0  # where the last range of a group ends
         for one in ranges:
             if one[0] >= stop:
                 self._add(storage, group, stop)
@@ -94,7 +95,7 @@ def _is_readable(value: Any) -> bool:
 
 # Values that a replay takes from the log, because the call that made them cannot run again.
 
-COLLECTIVE = "of a collective, which is not run again"  # the other processes would have to take part
+COLLECTIVE = "of a collective, which is not run again"  # the other processes would have to take part in running it again
 
 
 def given_because(record: OperationRecord) -> str | None:
@@ -145,12 +146,12 @@ def is_uninitialised(record: OperationRecord) -> bool:
 
 
 def _is_unused_seed(record: OperationRecord) -> bool:
-    """Whether a tensor is the random seed of a fused attention kernel, which stays uninitialised without dropout."""
+    """True if a tensor is the random seed of a fused attention kernel, which stays uninitialised without dropout."""
     return record.function.is_in(groups.ATTENTION) and record.dtype in (torch.int64, torch.uint64)
 
 
 def _is_of_transform(record: OperationRecord) -> bool:
-    """Whether an argument existed only inside a transform, as those of the function that `torch.func.vjp` returns."""
+    """True if an argument existed only inside a transform, such as an argument of what `torch.func.vjp` returns."""
     return any(record.log.operations[parent].details.is_transformed for parent in record.parents if parent >= 0)
 
 
@@ -160,7 +161,7 @@ def _is_of_transform(record: OperationRecord) -> bool:
 # memory. Kept values are used only where there is no call to make again: for constants, and results of code that
 # torcheer cannot trace. Parameters are borrowed from the model; if something would write to one, copies are used.
 
-# What `torch.set_default_dtype` takes.
+# The dtypes that `torch.set_default_dtype` accepts.
 DEFAULT_TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
 
@@ -207,7 +208,7 @@ class Machine:
         self._homes = _homes(log)
 
     def run(self) -> None:
-        """Make every call again, from the recorded random state. Afterwards the random state is the one from before."""
+        """Make every call again, from the recorded random state. Afterwards the thread's random state is as before."""
         is_dual = any(function.name == "_make_dual" for function in self.log.functions)
         with thread_as_found(), random_as_found() as random:
             if self.log.random_state is not None:
@@ -249,7 +250,7 @@ class Machine:
         self._live[number] = value
 
     def _give(self, record: OperationRecord, numbers: range) -> None:
-        """Use the kept values of a call that cannot run again. If it wrote to arguments, write the values into these."""
+        """Called for a call that cannot run again: use its kept values. If it wrote to arguments, write the values there."""
         written = {slot: self._argument(record.parents[slot]) for slot in record.details.mutated if slot < len(record.parents)}
         self._refuse_borrowed(written.values())
         if written:
@@ -294,7 +295,7 @@ class Machine:
         kept = self.log.values[number]
         if number in self.log.without_memory:
             shape, dtype, device = self.log.operations[number].facts
-            return torch.zeros(shape, dtype=dtype, device=device)  # no operation can have read it
+            return torch.zeros(shape, dtype=dtype, device=device)  # no operation can have read the values
         if is_freed(kept):
             raise _failed(self.log.operations[number], "cannot be run again: its value was kept, but its memory was freed")
         if not isinstance(kept, Tensor) or not self.log.holds_tensors:
@@ -374,7 +375,7 @@ class Machine:
         tensors = iter([self._argument(parent, record.number) for parent in record.parents])
         try:
             arguments = fill_call(record.template, record.names, tensors)
-        except (StopIteration, RuntimeError) as error:  # the latter where a generator passes the former on
+        except (StopIteration, RuntimeError) as error:  # a RuntimeError if the StopIteration passes through a generator
             raise _unaccounted(record) from error
         if next(tensors, None) is not None or len(tensors_of(arguments)) != len(record.parents):
             raise _unaccounted(record)
@@ -390,17 +391,18 @@ class Machine:
         if not isinstance(kept, Tensor) or not isinstance(value, Tensor) or is_freed(kept):
             return
         if type(kept) is not type(value):
-            return  # a fake tensor, which has no values
+            return  # a fake tensor has no values
         with torch.no_grad():
             if self.log.operations[number].function.is_uninitialised:
-                with contextlib.suppress(RuntimeError):  # several elements at one place cannot be written to
+                # torch cannot write to a tensor with several elements at one place in memory
+                with contextlib.suppress(RuntimeError):
                     value.copy_(kept)
             elif 0 <= size < value.numel() and value.is_contiguous():
                 value.view(-1)[size:] = kept.reshape(-1)[size:]
 
 
 def _written_into(target: Any, value: Tensor) -> Any:
-    """`target`, with `value` written into its memory, so that its views have it too."""
+    """Write `value` into the memory of `target`, so that views of `target` have it too. Returns `target`."""
     if type(target) is not Tensor or target.shape != value.shape or target.dtype != value.dtype:
         return value
     with torch.no_grad():
@@ -495,7 +497,7 @@ def _names(run: LoggedRun, states: list[StateRecord]) -> str:
 def outcome(record: OperationRecord, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The tensor that a record stands for, among the results of its call or the arguments that it wrote to."""
     path = record.details.output_path
-    if result is None:  # the argument that was written to is the result
+    if result is None:  # the result is the argument that the call wrote to
         return record.function.writes(args, kwargs)[path[0] if path else 0]
     return get_path(result, path)
 
@@ -516,7 +518,7 @@ def at_home(tensor: Tensor, device: torch.device | None) -> Tensor:
 
 
 def _homes(log: Log) -> dict[int, torch.device]:
-    """By (negative) number of a parameter or buffer: the device of the first operation that read it, if known."""
+    """Maps the (negative) number of a parameter or buffer to the device of the first operation that read it, if known."""
     found: dict[int, torch.device] = {}
     for row in log.rows:
         facts = row[FACTS]
@@ -527,7 +529,7 @@ def _homes(log: Log) -> dict[int, torch.device]:
 
 
 def _last_uses(log: Log, reads: Iterable[PythonReadRecord]) -> dict[int, list[int]]:
-    """By operation: the operations whose values are not needed after it."""
+    """Maps each operation to the operations whose values are not needed after it."""
     last: dict[int, int] = {}
     for number, row in enumerate(log.rows):
         last[number] = number

@@ -25,9 +25,9 @@ from .edges import is_plain, writes_another
 from .report import Check
 
 _OUT_OF_SIGHT = "through memory that the replay does not have"
-_LARGEST = 1 << 24  # values; a larger tensor is not copied to be compared
+_LARGEST = 1 << 24  # number of values; a larger tensor is not copied to be compared
 
-# Calls of these may write nothing: nothing is dropped, the size was right, the momentum is zero, `p.data = p.data`.
+# Functions that may write nothing: nothing is dropped, the size was right, the momentum is zero, `p.data = p.data`.
 _WRITE_SOMETIMES = (
     groups.DROPOUTS | groups.RESIZING | groups.NORMALISATIONS | groups.LOOK_UPS | {"set", "set_data", "resize_as_sparse"}
 )
@@ -40,7 +40,7 @@ class _Argument:
     tensor: Tensor
     version: int
     storage: int | None
-    before: Tensor | None  # a copy, where the log says that it is written to
+    before: Tensor | None  # a copy, if the log says that the call writes to the tensor
 
 
 class MemoryProof:
@@ -50,7 +50,8 @@ class MemoryProof:
         self._check = check
         self._label = label
         self._table = TensorTable()
-        self._written: dict[int, list[tuple[int | None, int, int]]] = {}  # by operation: storage and bytes it wrote to
+        # operation -> storages and ranges of bytes that it wrote to
+        self._written: dict[int, list[tuple[int | None, int, int]]] = {}
         self._arguments: list[_Argument] = []
 
     def before(self, record: OperationRecord, tensors: list[Tensor]) -> None:
@@ -167,10 +168,10 @@ def _copy(tensor: Tensor) -> Tensor | None:
 
 
 def _reach(tensor: Tensor) -> tuple[int, int]:
-    """The bytes of its storage that a tensor reaches: the first, and the one after the last."""
+    """The bytes that a tensor reaches in its storage: the first, and the byte after the last."""
     if tensor.layout is not torch.strided or tensor.is_nested or storage_of(tensor) is None:
         return 0, 1 << 62
     try:
         return int(tensor.storage_offset()) * tensor.element_size(), needed_bytes(tensor)
-    except RuntimeError:  # inside a torch.func transform
+    except RuntimeError:  # a tensor inside a torch.func transform
         return 0, 1 << 62

@@ -48,7 +48,7 @@ class HookWatch:
 
     def __init__(self, log: Log, check: Check, agrees: Agreement, addresses: dict[int, str]) -> None:
         self._agrees = agrees
-        self._addresses = addresses  # by id of the module, where a module has one name
+        self._addresses = addresses  # id of a module with one name -> its address
         self._log = log
         self._check = check
         self._begun = 0
@@ -72,7 +72,7 @@ class HookWatch:
 
     def _begin(self, module: Module, args: tuple[Any, ...]) -> None:
         if get_ident() != self._thread or wrapped_module(module) is not None:
-            return  # a log has no modules of other threads
+            return  # a log has no modules that ran on other threads
         call = self._log.modules[self._begun] if self._begun < len(self._log.modules) else None
         self._begun += 1
         given = _each(args)
@@ -111,7 +111,7 @@ class HookWatch:
             self._check.count += 1
             with without_modes():
                 if is_functorch_wrapped(tensor):
-                    tensor = unwrap(tensor)  # a slice of a batch that is kept whole
+                    tensor = unwrap(tensor)  # a slice of a batch: the log has the whole batch
                 if not self._agrees(self._check, kept, tensor):
                     self._check.disagree(label, f"{side} {position}: {difference(kept, tensor)}")
 
@@ -130,7 +130,7 @@ class HookWatch:
 
 
 def _each(values: tuple[Any, ...]) -> list[Tensor]:
-    """The tensors in several arguments, each looked into on its own."""
+    """The tensors in several arguments; each argument is searched on its own."""
     return [tensor for value in values for tensor in tensors_of(value)]
 
 

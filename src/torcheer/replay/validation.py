@@ -125,7 +125,7 @@ def _check_ranges(run: LoggedRun, check: Check) -> None:
 
 
 def _replay(run: LoggedRun) -> tuple[list[Check], Agreement]:
-    """The checks of a replay, and the comparison (exact or with a tolerance) for the checks against the model."""
+    """Run the log again. Returns the checks, and the comparison (exact or tolerant) for the checks against the model."""
     try:
         told = run_again(run.log, {}, lambda: _Comparing(run))
     except ReplayFailed as error:
@@ -148,9 +148,9 @@ class _Comparing:
         self._prover = EdgeProver(self.edges)
         self._label = partial(_label, run)
         self._memory = MemoryProof(self.memory, self._label)
-        self._varied: set[int] = set()  # operations that are not deterministic, or downstream of one that is not
-        self._raced: set[int] = set()  # operations with undefined results, or downstream of one
-        self._latest: list[Tensor] = []  # among the arguments of the call that is being made
+        self._varied: set[int] = set()  # operations that are not deterministic, or depend on such an operation
+        self._raced: set[int] = set()  # operations with undefined results, or that depend on such an operation
+        self._latest: list[Tensor] = []  # tensors among the arguments of the call that is being made
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors = tensors_of((args, kwargs))
@@ -199,7 +199,7 @@ class _Comparing:
         return record.number in self._varied
 
     def _races(self, record: OperationRecord) -> bool:
-        """True if the result of a call, or of one that it depends on, is undefined: a second call gave other values."""
+        """True if the result of the call, or of a call it depends on, is undefined: a second call gave other values."""
         if not self._raced.isdisjoint(record.dependencies) or (may_race(record) and varies(record, self._latest)):
             self._raced.add(record.number)
         return record.number in self._raced

@@ -18,7 +18,7 @@ from torch import Tensor
 from .._cleanup import pass_interrupts_on
 from .._torch.internals import DisableTorchFunction, registered_containers
 
-_MOST_REPEATS = 10_000  # of containers that are held in several places; docs/validation.md says so
+_MOST_REPEATS = 10_000  # limit for containers that are held in several places; docs/validation.md states it
 _CLOSED: tuple[type, ...] = (
     *(str, bytes, bytearray, memoryview, range, type, torch.Size, torch.nn.Module, torch.autograd.graph.Node),
     *(FunctionType, BuiltinFunctionType, MethodType, ModuleType),
@@ -58,7 +58,7 @@ def holds_set(value: Any) -> bool:
 
 def _walk(value: Any, into_objects: bool) -> Iterator[Any]:
     """A value and everything in it, depth first. A container inside itself is not entered again."""
-    waiting: list[tuple[Any, bool]] = [(value, True)]  # with whether it is entered now, or left
+    waiting: list[tuple[Any, bool]] = [(value, True)]  # (value, True if it is entered now, False if it is left)
     inside: set[int] = set()
     met: dict[int, Any] = {}
     repeats = 0
@@ -132,7 +132,7 @@ def _attributes(value: Any) -> list[Any]:
             if full not in ("__dict__", "__weakref__") and full in vars(cls):
                 try:
                     found.append(vars(cls)[full].__get__(value))
-                except AttributeError:  # not set
+                except AttributeError:  # the field is not set
                     continue
     try:
         stored = object.__getattribute__(value, "__dict__")
@@ -142,7 +142,7 @@ def _attributes(value: Any) -> list[Any]:
 
 
 def at(value: Any, path: tuple[Any, ...]) -> Any:
-    """The part of a value at a path of attribute names, keys and indices; None if there is none."""
+    """The part of a value at a path of attribute names, keys and indices; None if the path leads nowhere."""
     for step in path:
         try:
             value = getattr(value, step) if type(step).__name__ == "Attribute" else value[step]

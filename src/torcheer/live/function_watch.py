@@ -32,7 +32,7 @@ class Copies:
     """Copies of tensors for a call or module to write to. Made only for tensors that autograd follows."""
 
     def __init__(self, tensors: Iterable[Tensor] = ()) -> None:
-        self._of: dict[int, tuple[Tensor, Tensor, int]] = {}  # by id of the tensor: it, its copy, and the copy's version
+        self._of: dict[int, tuple[Tensor, Tensor, int]] = {}  # id of a tensor -> the tensor, its copy, and the copy's version
         if not torch.is_grad_enabled():
             return
         for tensor in tensors:
@@ -44,7 +44,7 @@ class Copies:
         return len(self._of)
 
     def put_in(self, value: Any) -> Any:
-        """The value with the copies in it."""
+        """Replace the originals in `value` by their copies."""
         if not self._of:
             return value
         return replace_tensors(value, lambda tensor: self._of[id(tensor)][1] if id(tensor) in self._of else tensor)
@@ -54,7 +54,7 @@ class Copies:
         return next((one for one, copied, _ in self._of.values() if copied is tensor), None)
 
     def home(self, tensor: Tensor) -> Tensor:
-        """The tensor that the program has: the original of a copy, else the tensor itself."""
+        """The tensor that the program has: the original of a copy, or `tensor` itself if it is no copy."""
         original = self.original(tensor)
         return tensor if original is None else original
 
@@ -86,7 +86,7 @@ def _can_be_followed(tensor: Tensor) -> bool:
 
 
 def given_to_change(tensor: Tensor) -> Tensor:
-    """The tensor to pass to a change. A copy if the original is written to later, because autograd may save what it gets."""
+    """The tensor to pass to a change: a copy if the original is written to later, because autograd may save the tensor."""
     if not torch.is_grad_enabled():
         return tensor
     return tensor.detach() if is_state(tensor) else followed_copy(tensor)
@@ -137,7 +137,7 @@ _EXCHANGE = frozenset({"detach_", "set_", "set_data"})
 
 
 def written_by(function: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """The tensors whose new value a call puts into the tensors themselves."""
+    """The tensors whose new value a call writes into the tensors themselves."""
     if function.name == "detach_":
         return [tensor for tensor in args[:1] if isinstance(tensor, Tensor)]
     return [tensor for tensor in function.writes(args, kwargs) if isinstance(tensor, Tensor)]
@@ -190,13 +190,13 @@ class FunctionWatch(TorchFunctionMode):
         self._spots: dict[tuple[Frame, ...], list[Spot]] = {}
         self._functions: set[str] = set()
         self._composites: set[str] = set()
-        self._ways: dict[Any, int] = {}  # torch function -> what becomes of its calls
+        self._ways: dict[Any, int] = {}  # torch function -> how its calls are handled
         self._sites: list[Site] = []
         self._callsites = CallSites(self._sites, CodeTable())
-        self._at: dict[tuple[int, str], list[Spot]] = {}  # by the number of the site and the function
-        self._places: dict[tuple[Frame, ...], int] = {}  # sites within the forward, numbered
-        self._place_of: dict[int, int] = {}  # by the number of the whole site
-        self._turns: dict[tuple[int, str], int] = {}  # how often each place was reached in this call of the module
+        self._at: dict[tuple[int, str], list[Spot]] = {}  # (number of the site, function) -> the spots there
+        self._places: dict[tuple[Frame, ...], int] = {}  # site within the forward -> its number
+        self._place_of: dict[int, int] = {}  # number of the whole site -> number of the site within the forward
+        self._turns: dict[tuple[int, str], int] = {}  # (site, function) -> how often it was reached in this call of the module
         self._call = 0
         # for each running call of the module: turns and number of the call around it, and whether it put the mode on
         self._outer: list[tuple[dict[tuple[int, str], int], int, bool]] = []
@@ -213,7 +213,7 @@ class FunctionWatch(TorchFunctionMode):
     # When it is on ------------------------------------------------------------------------------------------------
 
     def begin(self, call: int) -> None:
-        """The module is called."""
+        """Called when the module is called."""
         is_put_on = not self._outer or not any(one is self for one in function_modes())  # a module may call itself
         self._outer.append((self._turns, self._call, is_put_on))
         self._turns, self._call = {}, call
@@ -221,24 +221,24 @@ class FunctionWatch(TorchFunctionMode):
             push_function_mode(self)
 
     def end(self) -> None:
-        """The module returned, or raised."""
+        """Called when the module returned, or raised."""
         if self._outer:
             self._turns, self._call, is_put_on = self._outer.pop()
             if is_put_on:
                 take_off_function_mode(self)
 
     def step_aside(self, module: Module, args: object, kwargs: object) -> None:
-        """The hook before an inner module."""
+        """The hook before an inner module: takes the mode off."""
         self._stop_if_done()
         self._aside.append(take_off_function_mode(self))
 
     def step_back(self, module: Module, args: object, result: object) -> None:
-        """The hook after an inner module, also where it raised."""
+        """The hook after an inner module, also after it raised: puts the mode on again."""
         if self._aside and self._aside.pop():
             push_function_mode(self)
 
     def close(self) -> None:
-        """The block is over: see no call any more, should torch put the mode back."""
+        """Called when the block ends: ignore all calls from now on, even if torch puts the mode back."""
         self.reset()
         self._ways = _Over()
 
@@ -250,7 +250,7 @@ class FunctionWatch(TorchFunctionMode):
         self._aside.clear()
         self._open.clear()
 
-    # What it sees -------------------------------------------------------------------------------------------------
+    # Calls that it sees -------------------------------------------------------------------------------------------
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -270,7 +270,7 @@ class FunctionWatch(TorchFunctionMode):
         return self._reach_in(_Call(func, function, args, kwargs or {}), at_place, spots)
 
     def _meet(self, func: Any) -> int:
-        """Decide what becomes of the calls of a function that is called for the first time."""
+        """Called for a function's first call: decide how its calls are handled."""
         function = facts(func)
         if function.kind is Kind.COMPOSITE and function.name in self._composites and function.opened is not None:
             way = _OPEN
@@ -293,7 +293,7 @@ class FunctionWatch(TorchFunctionMode):
             self._open.pop()
 
     def _spots_at(self, name: str, frame: FrameType) -> tuple[tuple[int, str], list[Spot]]:
-        """The places at the site of a call of a function, of every turn, and the key by which turns are counted."""
+        """The spots at the site of a call, of every turn, and the key by which turns are counted."""
         number = self._callsites.at(frame)
         spots = self._at.get((number, name))
         if spots is None:
@@ -304,7 +304,7 @@ class FunctionWatch(TorchFunctionMode):
         return (self._place_of[number], name), spots
 
     def _due(self, spots: list[Spot], turn: int) -> dict[Path, list[Spot]]:
-        """By path in the result, the places that are this call."""
+        """The spots that are meant by this call, by path in the result."""
         due: dict[Path, list[Spot]] = {}
         for spot in spots:
             place = spot.place
@@ -354,8 +354,9 @@ class _Call:
         self._kwargs = kwargs
         self._written: list[Tensor] = []
         self._copies = Copies()
-        self._new: dict[int, tuple[Tensor, Tensor, Spot]] = {}  # by id of a result: it, what takes its place, and where
-        self.values: Any = None  # what the call returned; what it wrote, where it returned nothing
+        # id of a result -> the result, the tensor that replaces it, and the spot
+        self._new: dict[int, tuple[Tensor, Tensor, Spot]] = {}
+        self.values: Any = None  # what the call returned, or what it wrote if it returned nothing
 
     def make(self, *, writes_to_copies: bool) -> Any:
         """Make the call. `x[0] = 1` returns nothing and writes to x."""
@@ -370,7 +371,7 @@ class _Call:
         return result
 
     def at(self, path: Path) -> Tensor | None:
-        """The result at a path; None where the call returned something else than the logged one."""
+        """The result at a path; None if the result there is not as logged."""
         try:
             found = get_path(self.values, path)
         except (AttributeError, IndexError, KeyError, TypeError):
@@ -382,7 +383,7 @@ class _Call:
         return self._new[id(tensor)][1] if id(tensor) in self._new else tensor
 
     def given_to_change(self, tensor: Tensor) -> Tensor:
-        """What a change of a result gets."""
+        """The tensor to pass to a change of a result."""
         return given_to_change(tensor) if self._is_written(tensor) else self.now(tensor)
 
     def change(self, tensor: Tensor, new: Tensor, spot: Spot) -> None:
@@ -393,7 +394,7 @@ class _Call:
         """Apply the changes. Returns the result of the call for the program."""
         changed = [(tensor, new, spot, differ(tensor, new)) for tensor, new, spot in self._new.values()]
         self._copies.settle({id(tensor): new for tensor, new, _, _ in changed}, changed[0][2].place if changed else None)
-        final: dict[int, Tensor] = {}  # by id of a result
+        final: dict[int, Tensor] = {}  # id of a result -> its last value
         for tensor, new, spot, is_other in changed:
             put = self._copies.original(tensor)
             if put is None and self._is_written(tensor):

@@ -96,8 +96,8 @@ class _Make(Act):
 
     def __init__(self, change: Change) -> None:
         self.change = change
-        self._words: dict[Spot, str] = {}  # for errors
-        self._heads: dict[Spot, HeadAxis | Sequence[int]] = {}  # what is known of attention heads
+        self._words: dict[Spot, str] = {}  # spot -> its text for errors
+        self._heads: dict[Spot, HeadAxis | Sequence[int]] = {}  # spot -> what is known of attention heads
 
     def prepare(self, key: AnyKey, spots: list[Spot], like: HoldsRun | None) -> None:
         """Word the places for errors. If heads are changed, find them: by the history, else by attributes of the module."""

@@ -46,7 +46,7 @@ from ..log.param import Param, own_params
 from ..log.records import BackwardRecord, ModuleCall, NodeRecord, facts_of
 from ..log.run import LoggedRun
 
-# One call of a module: what came in, what left, when, from where, and the same for its backward passes.
+# One call of a module: its inputs and results, its time and caller, and its backward passes.
 
 Shape = tuple[int, ...]
 
@@ -55,7 +55,7 @@ Shape = tuple[int, ...]
 class ModuleInput:
     """A tensor that code outside all modules gave to a module."""
 
-    label: str  # its label in a history, with the pass (`input_1_0:1`); without a history, a number
+    label: str  # the label of the input in a history, with the pass (`input_1_0:1`); without a history, a number
     shape: Shape
     dtype: torch.dtype
     bytes: int
@@ -63,13 +63,13 @@ class ModuleInput:
 
 @dataclass(slots=True, eq=False)
 class ModuleBackward:
-    """One time the gradients went back through a module call. Times are in nanoseconds, on `time.perf_counter_ns`."""
+    """One backward pass through a module call. Times are in nanoseconds, on `time.perf_counter_ns`."""
 
     started: int
     ended: int
-    grad_output_shapes: list[Shape] = field(default_factory=list)  # gradients of what the module returned
-    grad_input_shapes: list[Shape] = field(default_factory=list)  # gradients of what it was given
-    bytes: int = 0  # of the gradients of what it was given
+    grad_output_shapes: list[Shape] = field(default_factory=list)  # shapes of the gradients of what the module returned
+    grad_input_shapes: list[Shape] = field(default_factory=list)  # shapes of the gradients of what the module received
+    bytes: int = 0  # number of bytes of the gradients of what the module received
     device_seconds: float | None = None  # None if no GPU timed the work
 
     @property
@@ -89,16 +89,17 @@ class ModulePass:
     training: bool = False
     input_shapes: list[Shape] = field(default_factory=list)
     output_shapes: list[Shape] = field(default_factory=list)
-    bytes: int = 0  # of what it returned
+    bytes: int = 0  # number of bytes of what the module returned
     started: int = 0
     ended: int = 0  # at most `started` if the call did not return
     device_seconds: float | None = None  # None if no GPU timed the work
-    has_inner: bool = False  # whether it called other modules
+    has_inner: bool = False  # True if the module called other modules
     # The calls and inputs whose tensors this call received, directly or through operations between modules, with their shapes.
     # For a call with inner calls: the calls and inputs from which its own code computed the result.
     sources: dict[ModulePass | ModuleInput, Shape | None] = field(default_factory=dict)
-    params: list[Param] = field(default_factory=list)  # the module's own
-    backward: dict[int, ModuleBackward] = field(default_factory=dict)  # by the number of the backward pass in this run, from 1
+    params: list[Param] = field(default_factory=list)  # the parameters that the module registers itself
+    # number of the backward pass in this run, from 1 -> the gradients
+    backward: dict[int, ModuleBackward] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -155,7 +156,7 @@ class ModuleCalls(Sequence[ModulePass]):
 # Torch numbers autograd nodes in the order of creation. So a call owns the nodes created while it ran, except those created
 # in inner calls.
 
-Node = Any  # of autograd
+Node = Any  # an autograd node
 Source = ModulePass | ModuleInput
 Sources = dict[Source, Shape | None]
 LEAF = 2**62  # nodes with a greater number accumulate gradients: torch gives these the greatest number of all
@@ -166,20 +167,20 @@ class Ownership:
 
     def __init__(self, hook: Callable[[Node, ModulePass], None], first: int) -> None:
         self._hook = hook
-        # By id of a tensor: the tensor, its source, and its version when it was claimed.
+        # Maps the id of a tensor to the tensor, its source, and its version when it was claimed.
         self._made: dict[int, tuple[weakref.ref[Tensor], Source, int]] = {}
-        self._owners: list[ModulePass | None] = []  # by the number of a node minus `_first`: the call that made the node
-        self._behind: dict[int, Sources] = {}  # by the number of a node: what `_walk` found
+        self._owners: list[ModulePass | None] = []  # item n: the call that made autograd node `_first + n`
+        self._behind: dict[int, Sources] = {}  # number of an autograd node -> what `_walk` found
         self._first = first  # the number of the first node that a call may own
 
     def clear(self) -> None:
-        del self._hook  # it leads back to who watched
+        del self._hook  # the hook refers to the object that watches
         self._made.clear()
         self._owners.clear()
         self._behind.clear()
 
     def claim(self, tensor: Tensor, source: Source) -> None:
-        """Note that `source` is, or returned, this tensor."""
+        """Note that `source` is the input `tensor`, or the call that returned `tensor`."""
         self._made[id(tensor)] = (weakref.ref(tensor), source, version_of(tensor))
 
     def known(self, tensor: Tensor, *, as_it_was: bool = True) -> Source | None:
@@ -190,7 +191,7 @@ class Ownership:
         return found[1]
 
     def finish(self, first: int, end: int, one: ModulePass) -> None:
-        """A call has returned: it owns the nodes made since `first`, except those that calls inside it own."""
+        """Called when a call has returned: it owns the nodes made since `first`, except the nodes that calls inside it own."""
         owners = self._owners
         first, end = first - self._first, end - self._first
         if not one.has_inner and len(owners) <= first:
@@ -204,7 +205,7 @@ class Ownership:
             self._behind = {number: found for number, found in self._behind.items() if number < first}
 
     def producers(self, tensor: Tensor, around: ModulePass | None) -> Sources:
-        """The calls and inputs a tensor comes from: by the tensor itself, by autograd's graph, or by the base it is a view of.
+        """The calls and inputs a tensor comes from: by the tensor itself, by autograd's graph, or by the base of a view.
 
         `around` is the call in whose own code it may have been made.
         """
@@ -251,7 +252,7 @@ class Ownership:
 
 
 def last_nodes(first: int, results: list[Node]) -> list[Node]:
-    """The nodes made since `first` from which gradients go on; failing those, the ones that lead to parameters."""
+    """The nodes made since `first` from which gradients leave the call; if there are none, nodes that lead to parameters."""
     seen = set(results)
     waiting = list(seen)
     leaving: list[Node] = []
@@ -282,7 +283,7 @@ def last_nodes(first: int, results: list[Node]) -> list[Node]:
 # No torch function is watched, so the cost is microseconds per module call, not per operation. Torch's sequence numbers show
 # which module created an autograd node. Neither tensors nor nodes are kept alive; a hook is freed with the graph it is on.
 
-_MANY = 8  # nodes of a layer that are looked at one by one
+_MANY = 8  # number of nodes of a layer that are looked at one by one
 
 
 def watch_modules(model: Module, *, timing: bool = True) -> Managed[ModuleCalls]:
@@ -310,18 +311,18 @@ def watch_modules(model: Module, *, timing: bool = True) -> Managed[ModuleCalls]
 
 
 class _Running:
-    """A module call, and what is needed of it until its backward passes are over."""
+    """A module call, and the data that is needed until its backward passes are over."""
 
     __slots__ = ("entering", "events", "first", "module", "one", "with_grad", "with_grad_out")
 
     def __init__(self, one: ModulePass, module: Module, first: int) -> None:
         self.one = one
         self.module = module
-        self.first = first  # torch's number of the first autograd node it may make
+        self.first = first  # torch's number of the first autograd node that the call may make
         self.entering: Sources = {}
-        self.events: tuple[Any, Any] | None = None  # of the device, to be read at the end
-        self.with_grad: list[tuple[Shape, int]] = []  # inputs that require gradients, and their bytes
-        self.with_grad_out: list[Shape] = []  # results that do
+        self.events: tuple[Any, Any] | None = None  # events of the device, to be read at the end
+        self.with_grad: list[tuple[Shape, int]] = []  # the shapes and bytes of the inputs that require gradients
+        self.with_grad_out: list[Shape] = []  # the shapes of the results that require gradients
 
 
 class _Watcher(Managed[ModuleCalls]):
@@ -333,14 +334,16 @@ class _Watcher(Managed[ModuleCalls]):
         self._ran: list[_Running] = []
         self._timing = timing
         self._thread = get_ident()
-        self._addresses: dict[int, tuple[str | None, Module]] = {}  # by id; None for wrappers, which are looked through
+        # id of a module -> its address and the module; the address is None for wrappers
+        self._addresses: dict[int, tuple[str | None, Module]] = {}
         self._counts: dict[str, int] = {}
         self._stack: list[_Running] = []
         self._calls = ModuleCalls(self._passes, self._inputs, self._settle)
         self._unexplained: list[tuple[weakref.ref[Tensor], Sources, Shape]] = []
         self._is_on = False
-        self._events: dict[ModuleBackward, list[Any]] = defaultdict(list)  # of the device: begin and end
-        self._turns: dict[int, int] = {}  # backward passes of this run, by autograd's own number, which the process counts on
+        self._events: dict[ModuleBackward, list[Any]] = defaultdict(list)  # backward pass -> its device events: begin and end
+        # torch's number of a backward pass, counted in the whole process -> its number in this run
+        self._turns: dict[int, int] = {}
         self._cuda = False
         self._register(model, "")
 
@@ -363,7 +366,7 @@ class _Watcher(Managed[ModuleCalls]):
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         calls = self._calls
-        del self._calls  # which leads back to this object
+        del self._calls  # the callback refers to this object
         calls.ended = now()
         self._undo.__exit__(kind, error, trace)
         self._is_on = calls.is_running = False
@@ -375,7 +378,7 @@ class _Watcher(Managed[ModuleCalls]):
         if self._cuda:
             torch.cuda.synchronize()
         params: dict[str, list[Param]] = {}
-        for running in reversed(self._ran):  # inner calls come after those around them
+        for running in reversed(self._ran):  # inner calls come after the calls around them
             one = running.one
             if running.events is not None and one.ended:
                 one.device_seconds = running.events[0].elapsed_time(running.events[1]) / 1e3
@@ -394,7 +397,7 @@ class _Watcher(Managed[ModuleCalls]):
         self._events.clear()
 
     def _widen(self, one: ModulePass) -> None:
-        """Extend the backward passes of the call around `one`: each lasts from the first to the last inside it."""
+        """Extend the backward passes of the call around `one`, so that each lasts from the first to the last pass inside it."""
         if one.outer is None:
             return
         for turn, inner in one.backward.items():
@@ -445,7 +448,7 @@ class _Watcher(Managed[ModuleCalls]):
             return
         if not any(running.module is module for running in stack):
             return
-        while stack[-1].module is not module:  # an interrupt left these without an exit
+        while stack[-1].module is not module:  # an interrupt left these calls without an end
             stack.pop()
         running = stack.pop()
         running.one.ended = ended
@@ -479,7 +482,7 @@ class _Watcher(Managed[ModuleCalls]):
                 self._unexplained.append((weakref.ref(base), running.entering, shape))
 
     def _explain(self) -> None:
-        """The outermost call ends, so its keyword arguments are known: find those that inner calls received."""
+        """Runs when the outermost call ends: only then are its keyword arguments known. Notes which inner calls got them."""
         for reference, entering, shape in self._unexplained:
             tensor = reference()
             known = self._ownership.known(tensor) if tensor is not None else None
@@ -534,7 +537,7 @@ class _Watcher(Managed[ModuleCalls]):
             node.register_hook(hook)
 
     def _hook(self, node: Node, one: ModulePass) -> None:
-        """Hook a node that the own code of a call with inner calls made."""
+        """Hook a node that was made by the own code of a call that has inner calls."""
         node.register_hook(partial(self._backward_ends, one))
 
     def _backward_begins(self, one: ModulePass, gradients: object) -> None:
@@ -542,7 +545,7 @@ class _Watcher(Managed[ModuleCalls]):
             self._passed(one)
 
     def _backward_ended(self, one: ModulePass, gradients: object) -> None:
-        if self._turn() in one.backward:  # else the gradient did not come through this layer
+        if self._turn() in one.backward:  # otherwise the gradient did not come through this layer
             self._backward_ends(one)
 
     def _backward_ends(self, one: ModulePass, *gradients: object) -> None:
@@ -589,9 +592,9 @@ def _event() -> Any:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
 
 
-# The module calls of a history, with what flowed between them, forward and backward.
+# The module calls of a history, and the data that flowed between them, forward and backward.
 
-_OF_OPERATIONS = ("result", "inside", "derivative")  # roles of nodes that came from an operation
+_OF_OPERATIONS = ("result", "inside", "derivative")  # roles of nodes that belong to an operation
 
 
 def module_calls_of(run: LoggedRun) -> ModuleCalls:
@@ -604,8 +607,8 @@ class _Logged:
         self._run = run
         self._index, self._log = run.index, run.log
         self._on_device = run.options.time_on_device and torch.cuda.is_available()
-        self._passes: list[ModulePass] = []  # as the log numbers the calls
-        self._inputs: dict[int, ModuleInput] = {}  # by operation
+        self._passes: list[ModulePass] = []  # in the order in which the log numbers the calls
+        self._inputs: dict[int, ModuleInput] = {}  # operation -> the input that it is
 
     def calls(self) -> ModuleCalls:
         for call in self._log.modules:
@@ -627,7 +630,7 @@ class _Logged:
         one.bytes = sum(self._index.tensor_bytes(n) for n in dict.fromkeys(call.outputs) if n >= 0)
         one.started, one.ended = call.started, call.started + call.elapsed
         one.params = own_params(self._index, call.address)
-        if self._on_device:  # what the operations inside took, each call once
+        if self._on_device:  # the time of a call is the sum over the operations inside, each torch call once
             inside = records[call.first : call.end if call.end >= 0 else len(records)]
             one.device_seconds = sum({record.call: record.elapsed for record in inside}.values()) / 1e9
         return one
@@ -636,7 +639,7 @@ class _Logged:
         """Find the calls and inputs whose tensors a call received, directly or through operations between modules."""
         one = self._passes[call.number]
         numbers: Iterable[int] = call.inputs
-        if one.has_inner:  # of a call around others only the results that its own code made count
+        if one.has_inner:  # of a call with inner calls, only results that its own code made count
             numbers = [n for n in call.outputs if n >= 0 and self._log.operations[n].module is call]
         for number in numbers:
             if number >= 0:
@@ -675,7 +678,7 @@ class _Logged:
     # Backward -----------------------------------------------------------------------------------------------------
 
     def _add_backward(self, number: int, record: BackwardRecord) -> None:
-        reached: set[int] = set()  # the operations whose tensors got a gradient
+        reached: set[int] = set()  # the operations whose tensors received a gradient
         for node in record.nodes:
             if node.role != "other":
                 reached.update((node.operation, *node.tensors))

@@ -53,20 +53,21 @@ class Place:
 
     kind: Literal["output", "input", "function"]
     module: str  # the address; "" is the model itself
-    call: int | None = None  # which call of the module, from 1, in as many calls of the model as were logged; None: every one
+    # number of the module's call, from 1, within the calls of the model that were logged; None: every call
+    call: int | None = None
     part: int | None = 0
     function: str = ""
-    composites: tuple[str, ...] = ()  # Python functions of torch around the call that are opened, outermost first
-    site: tuple[Frame, ...] = ()  # innermost first
+    composites: tuple[str, ...] = ()  # torch's Python functions around the call whose inner calls are watched, outermost first
+    site: tuple[Frame, ...] = ()  # the frames of the call site, innermost first
     turn: int = 1  # which time the site was reached in this call of the module
     turns: int = 1  # how often it was reached in this call when it was logged
-    path: tuple[object, ...] = ()  # to the tensor in what the function returned
-    writes: bool = False  # the function or module wrote its result to what it was given
-    label: str = ""  # of the operation, in the history that the place is from
+    path: tuple[object, ...] = ()  # path to the tensor in the function's result
+    writes: bool = False  # True if the function or module wrote its result into an argument
+    label: str = ""  # label of the operation, in the history that the place is from
 
     @property
     def whose(self) -> str:
-        """The module, in words."""
+        """The text for the module: `'features.0'`, or the model."""
         return repr(self.module) if self.module else "the model"
 
     def __str__(self) -> str:
@@ -172,7 +173,7 @@ _Calls = dict[tuple[int, int, str], list[int]]
 
 
 def _calls_by_site(log: Log) -> _Calls:
-    """By module call, site and function: the calls that were made, in order."""
+    """Maps (module call, site, function) to the calls made there, in order."""
     found: _Calls = {}
     for record in log.operations:
         if record.site is not None and record.module is not None:
@@ -297,10 +298,10 @@ class Act(ABC):
         """Called with a value. Returns the value that the model continues with, or None to leave it."""
 
     def begin(self) -> None:  # noqa: B027 - most acts have nothing to do here
-        """A call of the model begins."""
+        """Called when a call of the model begins."""
 
     def placed(self, spot: Spot, tensor: Tensor, part: int, is_other: Tensor | bool) -> None:  # noqa: B027 - for acts that change
-        """The model continues with `tensor`, number `part` of the tensors that a module returned or received.
+        """Called when the model continues with `tensor`, number `part` of the tensors that a module returned or received.
 
         `is_other`: True if it differs from the value that was there; a tensor if a device has not finished comparing.
         """
@@ -312,13 +313,13 @@ class Spot:
 
     place: Place
     act: Act
-    rank: float = 0  # the number of places that its key means; of two changes of one value, the lower rank wins
+    rank: float = 0  # number of places that the spot's key means; of two changes of one value, the lower rank wins
     module: Module | None = None
-    reached: int = 0  # over the whole block
-    here: int = 0  # in this call of the model
+    reached: int = 0  # how often the place was reached over the whole block
+    here: int = 0  # how often the place was reached in this call of the model
     made: int = 0  # how often the model continued with the result of the act, over the whole block
     changed: int | Tensor = 0  # how often this result differed from the value before
-    is_alone: bool = False  # True if it was last reached in a call of its module that the model did not make
+    is_alone: bool = False  # True if the place was last reached in a call of its module that the model did not make
     is_outranked: bool = False  # True if another key's change was made instead
 
 
@@ -327,7 +328,7 @@ def counting(spots: list[Spot]) -> list[Spot]:
     changing = [spot for spot in spots if spot.act.changes]
     if len(changing) < 2:
         return spots
-    chosen = min(reversed(changing), key=lambda spot: spot.rank)  # of equal ranks the last
+    chosen = min(reversed(changing), key=lambda spot: spot.rank)  # among equal ranks the last
     for spot in changing:
         spot.is_outranked = spot is not chosen
     return [spot for spot in spots if spot is chosen or not spot.act.changes]
@@ -338,7 +339,7 @@ class Stopped(PassStopped):
 
 
 def with_tensors(value: Any, new: dict[int, Tensor]) -> Any:
-    """`value` with other tensors in it, by their number among the tensors of `value`."""
+    """`value` with some tensors replaced: `new` maps a tensor's number among the tensors of `value` to its replacement."""
     if isinstance(value, Tensor):
         return new.get(0, value)
     numbers = count()
@@ -348,7 +349,8 @@ def with_tensors(value: Any, new: dict[int, Tensor]) -> Any:
 # The number of attention heads of a module, read from its attributes or its configuration.
 
 _QUERIES = ("num_heads", "n_head", "n_heads", "num_attention_heads", "nhead", "heads", "encoder_attention_heads")
-_KEYS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")  # where queries share heads of keys and values
+# number of heads of keys and values, if several heads of queries share one
+_KEYS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")
 
 
 def heads_of(module: Module | None) -> list[int]:

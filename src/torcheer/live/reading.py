@@ -63,12 +63,12 @@ class TakenValue:
             with DisableTorchFunction(), without_transforms():
                 if has_memory(tensor):
                     self._copy = cloned(tensor)
-                else:  # freed by `storage.resize_(0)`: there is no value to read
+                else:  # the memory was freed by `storage.resize_(0)`: there is no value to read
                     self._version = -1
 
     @property
     def may_be_overwritten(self) -> bool:
-        """Whether the tensor was written to since it was read; True for inference tensors, whose writes torch does not count.
+        """True if the tensor was written to since it was read, and for inference tensors, whose writes torch does not count.
 
         Nor does it count writes through `.data`, so the tensor is compared with the copy, if there is one. A tensor whose
         memory was freed (`storage.resize_(0)`, as FSDP frees parameters) is not compared: torch would end the process.
@@ -107,7 +107,7 @@ class Take(Act):
 
     def __init__(self) -> None:
         self.values: dict[Spot, list[TakenValue]] = {}
-        self._is_safe: set[Spot] = set()  # places where the last call of the model overwrote nothing
+        self._is_safe: set[Spot] = set()  # places whose values were not overwritten in the last call of the model
 
     def __call__(self, spot: Spot, tensor: Tensor) -> None:
         value = TakenValue(tensor, copies=spot not in self._is_safe)
@@ -126,13 +126,13 @@ class Take(Act):
         self.values = {spot: values for spot, values in self.values.items() if spot.is_alone}
 
     def end(self) -> None:
-        """The block is over."""
+        """Called when the block ends."""
         for values in self.values.values():
             for value in values:
                 value.settle()
 
     def lost(self, spot: Spot) -> None:
-        """Copy the values at a place from now on: one was overwritten, and there is no copy."""
+        """Called when a value was overwritten and there is no copy: copy the values at this place from now on."""
         self._is_safe.discard(spot)
 
 
@@ -148,7 +148,7 @@ def values_in_log(model: Module, arguments: Arguments, keys: list[Any]) -> list[
         if until is None or not until.is_right():
             raise LayerNotFound
         return [_value(run, key) for key in keys]
-    except LayerNotFound:  # the pass ran to its end, or operations got other numbers: the whole log tells
+    except LayerNotFound:  # the pass ran to its end, or operations got other numbers: only the complete log can tell
         run = LoggedRun.begin(title, options)
         run_model(run, model, arguments, None, call="activation")
         return [_value(run, key) for key in keys]
@@ -178,19 +178,19 @@ def _stopped_log(run: LoggedRun, model: Module, arguments: Arguments, keys: list
 
 
 class _Until(Selection):
-    """A selection that keeps what another one keeps, and ends the pass after the last wanted operation."""
+    """Keeps what another selection keeps, and ends the pass after the last wanted operation."""
 
     def __init__(self, run: LoggedRun, session: Session, signs: dict[tuple[str, str, int], Any]) -> None:
         self._run = run
         assert session.keeper.selection is not None  # keys say what is kept
         self._inner = session.keeper.selection
         self._numbering = Numbering(run.log)
-        self._awaited = signs  # by the sign of its first operation (`Key.first_sign`): the key
-        self._sure: dict[Any, int] = {}  # by key: the operation that was taken for it
+        self._awaited = signs  # sign of the first operation that a key means (`Key.first_sign`) -> the key
+        self._sure: dict[Any, int] = {}  # key -> number of the operation that was assumed to be the key's first
         session.keeper.selection = self
 
     def is_right(self) -> bool:
-        """Whether the keys mean the operations that were taken for them, now that everything that ran is numbered."""
+        """True if each key means the operation that was assumed, now that everything that ran is numbered."""
         meaning = self._run.lookup.meaning
         return all(meaning(key).numbers[:1] == [number] for key, number in self._sure.items())
 
@@ -225,7 +225,7 @@ class TappedValues(Managed["TappedValues"], Mapping[AnyKey, Any]):
     """
 
     def __init__(self, model: Module, keys: list[AnyKey], like: HoldsRun | None, *, stop: bool, strict: bool) -> None:
-        self.notes: list[str] = []  # with strict=False: what was not reached, or did not run as logged
+        self.notes: list[str] = []  # with strict=False: which places were not reached, or did not run as logged
         self._strict = strict
         self._take = Take()
         self._watched = WatchedKeys(model, [(key, self._take) for key in keys], like, stops=stop)

@@ -45,8 +45,10 @@ from ..log.run import HoldsRun, LoggedRun, run_of
 from .function_watch import Copies, FunctionWatch, differ, given_to_change, is_state, refused, write
 from .places import Act, ModelPlaces, Place, Spot, Stopped, counting, locate, outermost_calls, with_tensors
 
-Before = Callable[[Module, tuple[Any, ...], dict[str, Any]], Any]  # returns None, or the new positional and named arguments
-After = Callable[[Module, Any, Any], Any]  # gets the result, None where forward raised; returns None, or the new result
+# a hook before forward: returns None, or the new positional and named arguments
+Before = Callable[[Module, tuple[Any, ...], dict[str, Any]], Any]
+# a hook after forward: gets the result (None if forward raised); returns None, or the new result
+After = Callable[[Module, Any, Any], Any]
 
 
 class _Hook(partial):  # type: ignore[type-arg]  # of a hook before or after
@@ -67,10 +69,10 @@ class ModuleHooks:
 
     def __init__(self) -> None:
         self._leave = ExitStack()
-        self._global: dict[int, tuple[list[Before], list[After]]] = {}  # by the id of a module
+        self._global: dict[int, tuple[list[Before], list[After]]] = {}  # id of a module -> its hooks
 
     def before(self, module: Module, hook: Before) -> None:
-        """Call a hook before a module's forward."""
+        """Call `hook` before each forward of a module."""
         if _takes_hooks(module):
             self._leave.callback(module.register_forward_pre_hook(_Hook(hook), with_kwargs=True).remove)
             _go_first(forward_pre_hooks_of(module))
@@ -78,7 +80,7 @@ class ModuleHooks:
             self._globally(module)[0].append(hook)
 
     def after(self, module: Module, hook: After, *, always: bool) -> None:
-        """Call a hook after a module's forward; `always` also where it raised."""
+        """Call `hook` after each forward of a module; with `always`, also after a forward that raised."""
         if _takes_hooks(module):
             self._leave.callback(module.register_forward_hook(_Hook(hook), always_call=always).remove)
             _go_first(forward_hooks_of(module))
@@ -115,7 +117,7 @@ class ModuleHooks:
 
 
 def _go_first(hooks: dict[int, Any]) -> None:
-    """Run our hooks before the model's own: a log, too, has what a module gets and gives without the model's hooks."""
+    """Move our hooks before the model's own: a log, too, has the inputs and outputs of a module without the model's hooks."""
     for key in [key for key, hook in hooks.items() if not isinstance(hook, _Hook)]:
         hooks[key] = hooks.pop(key)
 
@@ -152,7 +154,7 @@ class Watch(Managed["Watch"]):
         stops: bool = False,
         lasts: bool = False,
     ) -> None:
-        self.otherwise: dict[str, None] = {}  # what did not run as logged, in words
+        self.otherwise: dict[str, None] = {}  # texts about what did not run as logged
         self.elsewhere: set[str] = set()  # modules that ran on another thread, which is not watched
         self._spots = spots
         self._acts = list(dict.fromkeys(spot.act for spot in spots))
@@ -168,8 +170,8 @@ class Watch(Managed["Watch"]):
         self._callees = callees
         self._hooks = ModuleHooks()
         self._undo = ExitStack()
-        self._caller: FrameType | None = None  # while the model runs: the frame that its outermost call is made from
-        self._is_in_pass = False  # whether a block of `one_pass` runs
+        self._caller: FrameType | None = None  # while the model runs: the frame that made its outermost call
+        self._is_in_pass = False  # True while a block of `one_pass` runs
         self._thread = 0
         for spot in spots:
             self._add(spot, logged_calls)
@@ -202,7 +204,7 @@ class Watch(Managed["Watch"]):
         return self
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        """Take everything off the model. Returns whether this watch ended the block because every place was reached."""
+        """Remove all hooks. Returns True if this watch ended the block because every place was reached."""
         if error is None and self._runs > 1 and 0 < self._passed < self._passes:
             calls = (self._runs - 1) * self._passes + self._passed
             self.note(f"the model was called {calls} times, which is no multiple of the {self._passes} that were logged")
@@ -211,7 +213,7 @@ class Watch(Managed["Watch"]):
         for watched in self._modules.values():
             if watched.mode is not None:
                 watched.mode.close()
-        self._modules.clear()  # what leads back would keep the model and its values in cycles
+        self._modules.clear()  # references back to this object would keep the model and its values in cycles
         for spot in self._spots:
             del spot.act
         return self._has_raised(error)
@@ -253,7 +255,7 @@ class Watch(Managed["Watch"]):
         caller = caller_of_module()
         if self._caller is not None and self._caller is not caller and _is_running(self._caller, caller):
             return
-        if is_in_backward() and self._passes == 1:  # a checkpointed model runs again: its values are held already
+        if is_in_backward() and self._passes == 1:  # a checkpointed model runs again in backward: its values are held already
             self._reset()
         else:
             if not 0 < self._passed < self._passes:
@@ -269,7 +271,7 @@ class Watch(Managed["Watch"]):
                 self._passed = 0
 
     def _begin_call(self) -> None:
-        """A call of the model begins."""
+        """Called when a call of the model begins."""
         self._reset()
         self._missing = len(self._spots)
         for spot in self._spots:
@@ -286,7 +288,7 @@ class Watch(Managed["Watch"]):
             if watched.mode is not None:
                 watched.mode.reset()
 
-    # What a place does --------------------------------------------------------------------------------------------
+    # Reaching a place ---------------------------------------------------------------------------------------------
 
     def _is_watched_thread(self) -> bool:
         """True on the thread of the block, and on autograd's threads, on which checkpointed modules run again."""
@@ -356,7 +358,7 @@ class OnePass(Managed[None]):
 
 
 def _is_running(frame: FrameType, inside: FrameType | None) -> bool:
-    """Whether the frame `inside` is `frame`, or runs in a function that it called."""
+    """True if the frame `inside` is `frame`, or runs in a function that `frame` called."""
     while inside is not None and inside is not frame:
         inside = inside.f_back
     return inside is not None
@@ -384,7 +386,7 @@ class WatchedKeys:
                 f"values are read and changed by hooks on modules, so model must be an nn.Module; got {type(model).__name__}."
             )
         run = run_of(like, "like") if like is not None else None
-        self.spots: list[tuple[Any, list[Spot]]] = []  # by key
+        self.spots: list[tuple[Any, list[Spot]]] = []  # (key, the spots of its places)
         known = ModelPlaces(innermost(model))
         for key, act in keys:
             places = locate(run, key) if run is not None else known.places(key)
@@ -400,7 +402,7 @@ class WatchedKeys:
         self.watch = Watch(model, spots, calls, callees, passes=passes, stops=stops, lasts=lasts)
 
     def check(self, strict: bool, notes: list[str]) -> None:
-        """Raise, or note, what was not reached or did not run as logged."""
+        """Raise, or add to `notes`, which places were not reached or did not run as logged."""
         said = [*self._not_reached(), *self.watch.otherwise]
         if said and strict:
             raise PlaceNotReached("; ".join(said) + ". strict=False makes this a note.")
@@ -418,7 +420,7 @@ class WatchedKeys:
 
 
 def _called(run: LoggedRun) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """By address: how many times each module was called; and the inner modules for which its function mode is taken off.
+    """By module address: how often a module was called; and the inner modules for which its function mode is taken off.
 
     The mode is taken off for modules with a fused path, which they skip while a mode is on, and for modules with more than
     `_FEW` operations.
@@ -435,7 +437,7 @@ def _called(run: LoggedRun) -> tuple[dict[str, int], dict[str, list[str]]]:
 
 
 def in_words(place: Place, key: Any) -> str:
-    """The text for a place in an error: the key, and what it means."""
+    """The text for a place in an error: the key, and what the key means."""
     return f"{key!r} ({place})"
 
 
@@ -450,15 +452,15 @@ class WatchedModule:
         self.module = module
         self.outputs: list[Spot] = []
         self.mode: FunctionWatch | None = None
-        self.calls = 0  # in this call of the model
-        self.given: list[_Given] = []  # for each running call that is changed
+        self.calls = 0  # number of calls of the module in this call of the model
+        self.given: list[_Given] = []  # the arguments of each running call whose result is changed
         self._watch = watch
-        self._most_calls = logged_calls  # None: any number is fine
+        self._most_calls = logged_calls  # None: any number of calls is fine
         self._spots: list[Spot] = []
         self._inputs: list[Spot] = []
         self._only: Spot | None = None  # the only output, if it is read and is the first tensor that the module returns
-        self._changes = False  # whether an output is changed
-        self._writes = getattr(module, "inplace", False) is True  # whether it is known to write to what it is given
+        self._changes = False  # True if an output is changed
+        self._writes = getattr(module, "inplace", False) is True  # True if the module is known to write into its input
 
     def add(self, spot: Spot) -> None:
         place = spot.place
@@ -540,7 +542,7 @@ class WatchedModule:
             self._watch.note(f"{name} was called more often than the {times} logged")
 
     def _reach(self, spots: list[Spot], value: Any, given: _Given | None = None) -> Any:
-        """Reach the places that are tensors of `value`. Returns `value` with the changed ones in it; None without changes."""
+        """Reach the places among the tensors of `value`. Returns `value` with the changed tensors; None without changes."""
         due = [spot for spot in spots if spot.place.call is None or spot.place.call == self.calls]
         tensors = tensors_in(value) if due or given is not None else []
         by_part: dict[int, list[Spot]] = {}
@@ -571,11 +573,11 @@ class _Given:
 
     def __init__(self, tensors: list[Tensor], *, writes: bool) -> None:
         self.copies = Copies(tensors if writes else ())
-        self._writes = writes  # also where there was nothing to write, as in dropout in evaluation
+        self._writes = writes  # True also if there was nothing to write, as in dropout in evaluation
         self._versions = [(one, version_of(one)) for one in tensors]
 
     def to_change(self, tensor: Tensor) -> Tensor:
-        """What a change of a result gets."""
+        """The tensor to pass to a change of a result."""
         return given_to_change(tensor) if self._is_written(tensor) else tensor
 
     def settle(self, made: list[tuple[Spot, int, Tensor]], results: list[Tensor]) -> dict[int, Tensor]:
@@ -609,7 +611,7 @@ _UNKNOWN: Final = (
 
 
 def is_in_backward() -> bool:
-    """Whether a backward pass is running on this thread."""
+    """True if a backward pass is running on this thread."""
     return current_graph_task() >= 0
 
 

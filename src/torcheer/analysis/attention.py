@@ -82,7 +82,7 @@ def is_rearranging(operation: OperationFacts) -> bool:
 def _around(
     operation: OperationFacts, following: _Neighbours, goes_through: Callable[[OperationFacts], bool] | None = None
 ) -> list[OperationFacts]:
-    """The operations before or after an operation, nearest first. Stops behind operations that do not keep or move elements."""
+    """The operations before or after an operation, nearest first. Stops after an operation that computes new elements."""
     found: dict[OperationFacts, None] = {}
     waiting = following(operation)
     for _ in range(_REACH_TO_PRODUCT):
@@ -120,7 +120,7 @@ def head_count(operation: OperationFacts) -> int:
 
 
 def _count_after(made: OperationFacts) -> int:
-    """The number of heads that are merged after attention; 0 if none are."""
+    """The number of heads that are merged after attention; 0 if no heads are merged."""
     after = _around(made, children_of, is_rearranging)
     return next((count for one in after if is_rearranging(one) and (count := _merged(made, one))), 0)
 
@@ -143,7 +143,7 @@ def _merged(apart: OperationFacts, other: OperationFacts) -> int:
     if len(seen) == 4 and seen[0] * seen[1] == shape[0] and set(seen[2:]) == set(shape[1:]):
         return int(seen[1])
     size = shape[-1]
-    if len(seen) == 2 and seen[0] == shape[0]:  # `flatten(1)`: positions side by side, not heads
+    if len(seen) == 2 and seen[0] == shape[0]:  # `flatten(1)` puts positions side by side, not heads
         return 0
     if len(seen) in (2, 3) and size and seen[-1] > size and seen[-1] % size == 0:
         count = int(seen[-1]) // size
@@ -177,7 +177,7 @@ class AttentionPart:
     """The part of attention to compute: everything, or only the first sample of the batch, or only every n-th query."""
 
     is_first_only: bool = False
-    step: int = 1  # between queries
+    step: int = 1  # distance between the queries that are computed
 
     def samples(self, value: Tensor) -> Tensor:
         """The part of a tensor whose first dimension is the batch."""
@@ -199,7 +199,7 @@ WHOLE = AttentionPart()
 
 @contextlib.contextmanager
 def _what_does_not_fit() -> Iterator[None]:
-    """Raise `InvalidArgument` if arguments are not those of attention: a saved history's file may contain anything."""
+    """Raise `InvalidArgument` if arguments do not fit attention: a saved history's file may contain anything."""
     try:
         yield
     except (TorcheerError, torch.cuda.OutOfMemoryError):
@@ -213,7 +213,7 @@ def _what_does_not_fit() -> Iterator[None]:
 class Attention:
     """One attention of a log. Keeps its arguments; `heads()` computes from them."""
 
-    shape: tuple[int, int, int, int]  # of the pattern: samples, heads, queries, keys
+    shape: tuple[int, int, int, int]  # shape of the pattern: samples, heads, queries, keys
     work_out: Callable[[AttentionPart], Heads]
 
     def heads(self, part: AttentionPart = WHOLE) -> Heads:
@@ -269,7 +269,8 @@ def _factors(product: OperationFacts, count: int, *, is_scoring: bool) -> tuple[
         return _of_einsum(equation, product, is_scoring=is_scoring)
     if len(given) < 2:
         return None, None, None
-    first, second = (with_heads(one, count) for one in given[-2:])  # `baddbmm` adds its first argument: it is no factor
+    # the first argument of `baddbmm` is added, so it is no factor
+    first, second = (with_heads(one, count) for one in given[-2:])
     if second is not None and is_scoring:
         second = second.mT
     return first, second, with_heads(product.tensor_contents, count)
@@ -288,7 +289,7 @@ def _of_einsum(
         batch, head, query, key = list(out)
         size = summed
         orders = (batch + head + query + size, batch + head + key + size, out)
-        pairs = sorted(zip(terms, tensors, strict=True), key=lambda pair: key in pair[0])  # queries first
+        pairs = sorted(zip(terms, tensors, strict=True), key=lambda pair: key in pair[0])  # the factor with queries comes first
     else:
         key = summed
         pairs = sorted(zip(terms, tensors, strict=True), key=lambda pair: len(set(out) - set(pair[0])) > 1)
@@ -473,7 +474,8 @@ def is_attention(operation: OperationFacts) -> bool:
     """True if an operation is attention: a fused call, or the softmax of written-out attention."""
     record = record_of(operation)
     if is_fused(operation):
-        return record.details.output_path in ((), (0,))  # the first of several results
+        # if the call made several results, only its first result counts as the attention
+        return record.details.output_path in ((), (0,))
     return is_written_out(operation)
 
 
@@ -653,10 +655,10 @@ def _from_what_was_before(one: OperationFacts, layouts: dict[int, Tensor], reach
 
 def _can_move(one: OperationFacts, parent: OperationFacts) -> bool:
     function = record_of(one).function
-    if function.plain_name == "as_strided":  # its elements depend on the memory, not on positions
+    if function.plain_name == "as_strided":  # the elements of its result depend on the memory, not on positions
         return False
     if function.plain_name == "getitem":
-        return len(record_of(one).parents) == 1  # more parents: an index is a tensor
+        return len(record_of(one).parents) == 1  # with more parents, an index is a tensor
     return _is_in_place(one, parent) or is_rearranging(one) or function.is_in(_PUTS_TOGETHER)
 
 
@@ -679,7 +681,7 @@ def _moved(one: OperationFacts, parent: OperationFacts, values: Tensor, missing:
     args, kwargs = fill_call(record.template, record.names, iter(slots))
     try:
         result: Any = get_path(record.function.func(*args, **kwargs), record.details.output_path)
-    except Exception as error:  # an index that is a tensor, a view as another dtype
+    except Exception as error:  # fails if an index is a tensor, or for a view as another dtype
         pass_interrupts_on(error)
         return None
     return result if isinstance(result, Tensor) and tuple(result.shape) == tuple(one.tensor_shape or ()) else None

@@ -23,7 +23,7 @@ class TorchCall:
     __slots__ = ("_facts", "_filled", "_log", "_row", "name", "numbers")
 
     name: str  # the plain name of the function
-    numbers: range  # the operations that are this call's results
+    numbers: range  # the operations that are results of this call
 
     def __init__(self, log: Log, facts: FactsOf, numbers: range) -> None:
         self._log = log
@@ -51,7 +51,7 @@ class TorchCall:
 
     @property
     def parents(self) -> tuple[int, ...]:
-        """The operations that made its tensor arguments, by slot."""
+        """The operations that made the call's tensor arguments, by slot."""
         return self._row[PARENTS:]
 
     @property
@@ -78,7 +78,7 @@ class TorchCall:
         return self._arguments()[1]
 
     def value(self, position: int, name: str, default: Any = None) -> Any:
-        """An argument, given by name or by position."""
+        """An argument that is not a tensor, given by name or by position."""
         args, kwargs = self.args, self.kwargs
         if name in kwargs:
             return kwargs[name]

@@ -76,9 +76,10 @@ class BackwardTime:
     def __init__(self, index: Index, payers: Mapping[int, int]) -> None:
         self._index = index
         self._payers = payers  # operation -> the operation that the cost of its call is assigned to
-        self.by_operation: Counter[int] = Counter()  # NONE: time of parameters, and of calls without a shown operation
-        self.by_call: Counter[int] = Counter()  # by number of the module call; NONE: outside all modules
-        self.by_address: Counter[str] = Counter()  # for modules that have a parameter but were not called
+        # operation -> nanoseconds; NONE: time of parameters, and of calls without a shown operation
+        self.by_operation: Counter[int] = Counter()
+        self.by_call: Counter[int] = Counter()  # number of a module call -> nanoseconds; NONE: outside all modules
+        self.by_address: Counter[str] = Counter()  # address of a module that has a parameter but was not called -> nanoseconds
         for one in backward_passes(index):
             for record in one.nodes:
                 self._count(record)
@@ -121,7 +122,7 @@ class Expense:
     flops: int = 0
     macs: int = 0
     backward_flops: int = 0
-    seconds: float = 0.0  # spent in the functions themselves
+    seconds: float = 0.0  # seconds spent in the torch functions themselves
     # spent in autograd's nodes, summed over all backward passes; None if no backward pass was recorded
     backward_seconds: float | None = None
     bytes_read: int = 0
@@ -185,7 +186,7 @@ class Cost:
 
     @property
     def total(self) -> Expense:
-        """The whole pass."""
+        """The cost of the whole pass."""
         return self._parts.total
 
     @property

@@ -30,7 +30,7 @@ from ..log.templates import fill_call
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "note")  # worst first
 _TITLES: Final = {"error": "Error", "warning": "Warning", "note": "Note"}
-_MOST_OF_A_KIND = 5  # findings of one kind and severity that are listed; the others are counted
+_MOST_OF_A_KIND = 5  # at most this many findings of one kind and severity are listed; the others are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,17 +204,17 @@ class Diagnosis(Shown, Sequence[Finding]):
 
     @property
     def errors(self) -> list[Finding]:
-        """What makes the result wrong or unusable."""
+        """The findings that make the result wrong or unusable."""
         return [one for one in self if one.severity == "error"]
 
     @property
     def warnings(self) -> list[Finding]:
-        """What is probably not meant."""
+        """The findings that are probably not meant."""
         return [one for one in self if one.severity == "warning"]
 
     @property
     def notes(self) -> list[Finding]:
-        """What is worth knowing, and is often meant."""
+        """The findings that are worth knowing, and often meant."""
         return [one for one in self if one.severity == "note"]
 
     @property
@@ -258,7 +258,7 @@ class Diagnosis(Shown, Sequence[Finding]):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one look at a tensor's values says. Extremes and magnitude are of the finite values; 0 if there are none."""
+    """What reading all values of a tensor once showed. Extremes and magnitude are of the finite values; 0 if there are none."""
 
     count: int
     nan: int = 0
@@ -317,7 +317,7 @@ def _root_mean_square(numbers: Tensor) -> float:
 
 
 class Checkup:
-    """One pass while it is checked: its index, and what its values say, each tensor read once."""
+    """One pass while it is checked: its index, and readings of its tensors."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
@@ -350,7 +350,7 @@ class Checkup:
         return value if isinstance(value, Tensor) else None
 
     def reading(self, number: int) -> Reading | None:
-        """What the tensor of an operation or a parameter says; None if it cannot be read. Only of real and complex numbers."""
+        """The `Reading` of an operation's tensor or a parameter; None if it cannot be read. Real and complex numbers only."""
         if number not in self._readings:
             value = self.value(number)
             is_number = value is not None and (value.is_floating_point() or value.is_complex())
@@ -366,7 +366,7 @@ class Checkup:
         return value if isinstance(value, Tensor) else None
 
     def argument_reading(self, number: int, slot: int) -> Reading | None:
-        """What an argument says. The tensor of the parent is not read twice."""
+        """The `Reading` of an argument. If the argument is the parent's tensor, its values are not read again."""
         record = self.record(number)
         parent = record.parents[slot]
         if slot not in (record.details.held or {}):
@@ -383,7 +383,7 @@ class Checkup:
         return backward.passes[-1].gradient(number) if backward is not None and backward.passes else None
 
     def gradient_reading(self, number: int) -> Reading | None:
-        """What a gradient says; None if there is none."""
+        """The `Reading` of a gradient; None if there is no gradient."""
         if number not in self._gradients:
             gradient = self.gradient(number)
             self._gradients[number] = read(gradient) if gradient is not None else None
@@ -401,7 +401,7 @@ class Checkup:
             return None
 
     def plain_arguments(self, number: int) -> list[Any]:
-        """The arguments of an operation that are no tensors, nested ones too."""
+        """The arguments of an operation that are not tensors, including those in nested containers."""
         found: list[Any] = []
         waiting = list(self.record(number).template)
         while waiting:
@@ -415,7 +415,7 @@ class Checkup:
         return found
 
     def option(self, number: int, position: int, name: str, default: Any = None) -> Any:
-        """An argument that is no tensor, by name or by position."""
+        """An argument that is not a tensor, by name or by position."""
         record = self.record(number)
         kwargs, args = record.kwargs, record.args
         if name in kwargs:
@@ -427,7 +427,7 @@ class Checkup:
 
     @cached_property
     def ends(self) -> list[int]:
-        """The outputs; where there are none (a recorded block), the operations whose tensor nothing used."""
+        """The outputs; for a recorded block without outputs, the operations whose tensor no operation used."""
         outputs = sorted(self.index.outputs)
         return outputs or [n for n in self.operations if not self.index.children.get(n)]
 
@@ -439,7 +439,7 @@ class Checkup:
 
     @cached_property
     def has_untrained_norms(self) -> bool:
-        """True if a batch norm used running statistics that are still 0 and 1: then the scale of what follows means nothing."""
+        """True if a batch norm used running statistics that are still 0 and 1: then the scale of later values means nothing."""
         for number in self.operations:
             if self.name(number) in groups.BATCH_NORMS and len(self.record(number).parents) > 2:
                 mean, variance = (self.argument_reading(number, slot) for slot in (1, 2))
@@ -491,7 +491,7 @@ class Checkup:
         return number
 
     def readable(self) -> Iterator[tuple[int, Reading]]:
-        """The operations whose values can be read, in execution order."""
+        """The operations whose values can be read, with the readings, in execution order."""
         for number in self.operations:
             reading = self.reading(number)
             if reading is not None:

@@ -25,21 +25,21 @@ from ..log.run import LoggedRun, named_once
 from .diagnosis import Checkup, Diagnosis, Finding, Reading, Severity, amount
 from .nonfinite import find_near_overflow, find_nonfinite, find_nonfinite_gradients, function_words
 
-_FEW_POSITIONS = 16  # a unit is judged if it has at least as many values: one sample says nothing
-_MANY = 0.5  # of the units of a layer: a note
-_NEARLY_ALL = 0.9  # a warning
-_GROWN = 100.0  # times that the scale of a residual stream grows: a note
-_FAR_APART = 1e4  # times between the gradients of the first and of the last layers
-_LARGE = 1 << 24  # bytes of a copy that is worth a note
-_SHARE_OF_COPY = 0.02  # of all bytes of the pass
-_MUCH_WORK = 1 << 20  # elements of the arguments of a call that is worth computing only once
+_FEW_POSITIONS = 16  # a unit is judged only if it has at least this many values
+_MANY = 0.5  # if this fraction of a layer's units is affected, the finding is a note
+_NEARLY_ALL = 0.9  # if this fraction of a layer's units is affected, the finding is a warning
+_GROWN = 100.0  # a residual stream whose scale grows by this factor gets a note
+_FAR_APART = 1e4  # ratio of the gradients of the first and of the last layers that is worth a finding
+_LARGE = 1 << 24  # number of bytes of a copy that is worth a note
+_SHARE_OF_COPY = 0.02  # fraction of all bytes of the pass that a copy must have for a note
+_MUCH_WORK = 1 << 20  # number of elements of the arguments of a call that is worth computing only once
 
 
 # Units --------------------------------------------------------------------------------------------------------------
 
 
 def find_dead_units(checkup: Checkup) -> Iterator[Finding]:
-    """Units of a ReLU that are 0 for every sample and position."""
+    """Finds units of a ReLU that are 0 for every sample and position."""
     for number, reading in checkup.readable():
         if checkup.name(number) not in ("relu", "relu6") or reading.nonfinite:
             continue
@@ -62,7 +62,7 @@ def find_dead_units(checkup: Checkup) -> Iterator[Finding]:
 
 
 def find_saturated_units(checkup: Checkup) -> Iterator[Finding]:
-    """Results of tanh and sigmoid that are nearly all at the ends of their range, where the gradient is nearly 0."""
+    """Finds results of tanh and sigmoid that are nearly all at the ends of their range, where the gradient is nearly 0."""
     for number, reading in checkup.readable():
         name = checkup.name(number)
         if name not in ("tanh", "sigmoid") or reading.nonfinite or reading.count < _FEW_POSITIONS:
@@ -92,7 +92,7 @@ def _by_unit(checkup: Checkup, number: int) -> Tensor | None:
     if value is None or value.dim() < 2 or value.layout is not torch.strided:
         return None
     before = checkup.origin_of(checkup.record(number).parents[0]) if checkup.record(number).parents else -1
-    for _ in range(8):  # through norms and sums
+    for _ in range(8):  # goes back through at most eight norms and sums
         if before < 0 or checkup.name(before) in groups.CONVOLUTIONS | groups.LINEAR or not checkup.record(before).parents:
             break
         before = checkup.origin_of(checkup.record(before).parents[0])
@@ -105,7 +105,7 @@ def _by_unit(checkup: Checkup, number: int) -> Tensor | None:
 
 
 def find_growth(checkup: Checkup) -> Iterator[Finding]:
-    """Scales that grow or shrink from the first to the last of a row of equal blocks."""
+    """Finds scales that grow or shrink from the first to the last of a row of equal blocks."""
     for container, calls in _rows_of_blocks(checkup):
         scales = [(call, reading) for call in calls if (reading := _result(checkup, call)) is not None]
         scales = [(call, reading) for call, reading in scales if not reading.nonfinite]
@@ -150,7 +150,7 @@ def _result(checkup: Checkup, call: ModuleCall) -> Reading | None:
 
 
 def _rows_of_blocks(checkup: Checkup) -> Iterator[tuple[str, list[ModuleCall]]]:
-    """By container: the calls of its numbered children, at least three in a row with one class and one shape of output."""
+    """Yields (container, calls of its numbered children), if at least three in a row have one class and one shape of output."""
     rows: dict[tuple[str, str, tuple[int, ...]], list[ModuleCall]] = defaultdict(list)
     for call in checkup.log.modules:
         container, _, last = call.address.rpartition(".")
@@ -163,7 +163,7 @@ def _rows_of_blocks(checkup: Checkup) -> Iterator[tuple[str, list[ModuleCall]]]:
 
 
 def find_gradient_depth(checkup: Checkup) -> Iterator[Finding]:
-    """Gradients at the first layers that are far smaller or larger than at the last."""
+    """Finds gradients that are far smaller or larger at the first layers than at the last layers."""
     backward = checkup.log.backward
     if backward is None or not backward.passes:
         return
@@ -203,7 +203,7 @@ def find_gradient_depth(checkup: Checkup) -> Iterator[Finding]:
 
 
 def find_unused_parameters(checkup: Checkup) -> Iterator[Finding]:
-    """Parameters that nothing used, and parameters that were used and got no gradient."""
+    """Finds parameters that no operation used, and parameters that were used and got no gradient."""
     index = checkup.index
     registered = named_once(index.log.registered.values(), "parameters")
     used = {id(state.tensor) for state in checkup.log.states}
@@ -238,7 +238,7 @@ def find_unused_parameters(checkup: Checkup) -> Iterator[Finding]:
 
 
 def find_shared_parameters(checkup: Checkup) -> Iterator[Finding]:
-    """Modules with parameters that one container holds several times: `[nn.Linear(8, 8)] * 3` is one layer."""
+    """Finds modules with parameters that one container holds several times: `[nn.Linear(8, 8)] * 3` is one layer."""
     for address, module in checkup.log.registered.items():
         if not module.other_addresses or address not in checkup.index.holders:
             continue
@@ -261,7 +261,7 @@ def find_shared_parameters(checkup: Checkup) -> Iterator[Finding]:
 
 
 def find_removed_biases(checkup: Checkup) -> Iterator[Finding]:
-    """Biases of layers whose result a batch norm centres at once."""
+    """Finds biases without effect, because a batch norm subtracts the mean of the layer's result at once."""
     found: list[str] = []
     first: int | None = None
     for number in checkup.operations:
@@ -292,7 +292,7 @@ def find_removed_biases(checkup: Checkup) -> Iterator[Finding]:
 
 
 def find_constant_outputs(checkup: Checkup) -> Iterator[Finding]:
-    """Outputs that are the same for every sample of a batch whose samples differ."""
+    """Finds outputs that are the same for every sample of a batch whose samples differ."""
     batch = checkup.batch
     if batch is None or batch < 2 or not _samples_differ(checkup, batch):
         return
@@ -342,7 +342,7 @@ _COMBINING = frozenset("add sub mul div rsub eq pow maximum minimum".split())
 
 
 def find_broadcasts(checkup: Checkup) -> Iterator[Finding]:
-    """(N, 1) combined with (N,), which gives (N, N): nearly always a forgotten squeeze."""
+    """Finds (N, 1) combined with (N,), which gives (N, N): nearly always a forgotten squeeze."""
     for number in checkup.operations:
         name, record = checkup.name(number), checkup.record(number)
         if name not in _COMBINING and name not in groups.LOSSES:
@@ -375,7 +375,7 @@ def _is_crossed(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 def _is_reduced(checkup: Checkup, number: int) -> bool:
-    """True if all that comes of it is one number: a loss."""
+    """True if everything computed from the tensor ends in one number: a loss."""
     waiting, seen = [number], set()
     while waiting:
         for child in checkup.index.children.get(waiting.pop(), ()):
@@ -396,7 +396,7 @@ _PRODUCTS = frozenset("matmul bmm".split())
 
 
 def find_softmax_faults(checkup: Checkup) -> Iterator[Finding]:
-    """A softmax over the samples, over another dimension than the product behind it sums, of a softmax, or before its loss."""
+    """Finds a softmax over samples, over a wrong dimension, of the result of a softmax, or before a loss that has its own."""
     for number in checkup.operations:
         name, record = checkup.name(number), checkup.record(number)
         if name in _SOFTMAXES and record.parents:
@@ -445,10 +445,10 @@ def _is_router(checkup: Checkup, first: int, second: int) -> bool:
 
 
 def _softmax_dim(checkup: Checkup, number: int) -> int | None:
-    """The axis of a softmax, counted from the end; None if it is not known."""
+    """The dimension of a softmax, counted from the end; None if it is not known."""
     dims = len(checkup.record(number).shape)
     dim = checkup.option(number, 1, "dim")
-    if dim is None:  # torch's own choice, with a warning
+    if dim is None:  # torch chooses the dimension itself, with a warning
         dim = 0 if dims in (0, 1, 3) else 1
     return dim - dims if isinstance(dim, int) and dim >= 0 else dim if isinstance(dim, int) else None
 
@@ -495,7 +495,7 @@ def _is_alone(shape: tuple[int, ...], batch: int) -> bool:
 
 
 def find_training_parts(checkup: Checkup) -> Iterator[Finding]:
-    """Dropout and statistics of the batch in a model that is in evaluation mode; batch norm on one sample in training."""
+    """Finds dropout and statistics of the batch in a model in evaluation mode, and batch norm on one sample in training."""
     for number in checkup.operations:
         name, record = checkup.name(number), checkup.record(number)
         if record.details.call not in (-1, number):
@@ -517,7 +517,7 @@ def find_training_parts(checkup: Checkup) -> Iterator[Finding]:
                 )
         if name == "batch_norm" and len(record.parents) > 2 and checkup.option(number, 5, "training", False) is True:
             if not any(_is_buffer(checkup, parent) for parent in record.parents[1:]):
-                continue  # without running statistics: it normalises the batch, as it was made to
+                continue  # a norm without running statistics always normalises by the batch
             if checkup.is_evaluating:
                 yield checkup.find(
                     "training in evaluation",
@@ -548,7 +548,7 @@ def _is_buffer(checkup: Checkup, parent: int) -> bool:
 
 
 def find_python_reads(checkup: Checkup) -> Iterator[Finding]:
-    """Values that Python read inside the model, for which a GPU has to wait."""
+    """Finds values that Python read inside the model, for which a GPU has to wait."""
     reads = [one for one in checkup.log.python_reads if any(parent >= 0 for parent in one.parents)]
     if not reads:
         return
@@ -565,7 +565,7 @@ def find_python_reads(checkup: Checkup) -> Iterator[Finding]:
 
 
 def find_casts(checkup: Checkup) -> Iterator[Finding]:
-    """Operations whose result has a wider dtype because one argument is wider: silent promotion."""
+    """Finds operations whose result has a wider dtype because one argument is wider: silent promotion."""
     found: list[int] = []
     for number in checkup.operations:
         record = checkup.record(number)
@@ -605,7 +605,7 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def find_copies(checkup: Checkup) -> Iterator[Finding]:
-    """Large tensors that were copied only to be contiguous."""
+    """Finds large tensors that were copied only to be contiguous."""
     total = sum(checkup.index.tensor_bytes(number) for number in checkup.operations)
     for number in checkup.operations:
         if checkup.name(number) not in ("contiguous", "reshape", "flatten") or not checkup.record(number).parents:
@@ -626,7 +626,7 @@ def find_copies(checkup: Checkup) -> Iterator[Finding]:
 
 
 def find_repeated_work(checkup: Checkup) -> Iterator[Finding]:
-    """Calls with the same function, arguments and tensors as an earlier call, if they compute much."""
+    """Finds calls with the same function, arguments and tensors as an earlier call, if they compute much."""
     seen: dict[Any, int] = {}
     for number in checkup.operations:
         record, name = checkup.record(number), checkup.name(number)
@@ -691,7 +691,7 @@ def diagnose(run: LoggedRun) -> Diagnosis:
 
 
 def _checked(checkup: Checkup) -> list[str]:
-    """What was read, and what could not be."""
+    """Sentences about what was read, and what could not be read."""
     float_operations = [
         n for n in checkup.operations if checkup.record(n).dtype.is_floating_point or checkup.record(n).dtype.is_complex
     ]

@@ -109,7 +109,7 @@ class Storages:
         return 0 if function.is_view else None
 
     def _has_format(self, number: int, layout: torch.memory_format) -> bool:
-        """True if a tensor already has this memory format, so that nothing is copied. Dimensions of size 1 are ignored."""
+        """True if a tensor has this memory format, so that converting it copies nothing. Ignores dimensions of size 1."""
         if layout is torch.preserve_format:
             return True
         is_plain = number >= 0 and number not in self._strides and layout is torch.contiguous_format
@@ -275,14 +275,14 @@ class _Lives:
         self.facts = FactsOf(log)
         self.storages = Storages(log, self.facts, self.length)
         self.unknown: Counter[str] = Counter()
-        self.saved: dict[int, Saved] = {}  # by first operation of the call
+        self.saved: dict[int, Saved] = {}  # first operation of a call -> what autograd saves of the call
         self.calls = list(calls_of(log, self.facts, self.length))
         self.end = self.length - 1
         self.last = self._last_uses()
         self.node_end = self._note_nodes()
 
     def _last_uses(self) -> list[int]:
-        """By operation: the last operation during which its tensor is held by the program."""
+        """For each operation: the last operation during which the program holds its tensor."""
         last = list(range(self.length))
         for call in self.calls:
             for parent in call.parents:
@@ -299,7 +299,7 @@ class _Lives:
         return last
 
     def _note_nodes(self) -> list[int]:
-        """By operation: the last operation during which its autograd node is alive; -1 for none."""
+        """For each operation: the last operation during which its autograd node is alive; -1 if it has no node."""
         rows = self.log.rows
         ends = [-1] * self.length
         for call in reversed(self.calls):
@@ -319,7 +319,7 @@ class _Lives:
     def timeline(self) -> MemoryTimeline:
         deaths = self._deaths()
         change = [0] * (self.length + 1)
-        hidden: list[tuple[int, int, int]] = []  # operation, bytes, death
+        hidden: list[tuple[int, int, int]] = []  # (operation, bytes, last operation during which the bytes are in use)
         for call in self.calls:
             saved = self.saved.get(call.numbers[0])
             if saved is not None and saved.hidden:
@@ -348,13 +348,13 @@ class _Lives:
     def _label(self, number: int) -> str:
         if self.index.table.shows(number):
             return self.index.label(number)
-        return f"({self.log.operations[number].function.name})"  # not shown, so without a label
+        return f"({self.log.operations[number].function.name})"  # an operation that is not shown has no label
 
     def _node_end(self, call: TorchCall) -> int:
         return max(self.node_end[number] for number in call.numbers)
 
     def _deaths(self) -> dict[int, int]:
-        """By root (see `Storages`): the last operation during which its memory is in use."""
+        """For each root (see `Storages`): the last operation during which the root's memory is in use."""
         roots = self.storages.roots
         deaths: dict[int, int] = {}
         for number, root in enumerate(roots):

@@ -24,11 +24,11 @@ from .._torch.measure import dense, real
 from ..log.run import Index
 from .diagnosis import Checkup, Finding, Reading, Severity, amount, read
 
-_MOST_SEARCHED = 1 << 30  # bytes of kept tensors that a printed history searches
-_MOST_OF_A_FILE = 1 << 26  # likewise, where they have to be read from a file
-_LIMIT_SHARE = 0.5  # of the largest number of a dtype: values above are close to overflow
-_TRACED = 20  # beginnings of NaN that are traced back to infinity
-_MOST_RUN_AGAIN = 1 << 26  # elements of the arguments of a call that is computed again in float64
+_MOST_SEARCHED = 1 << 30  # number of bytes of kept tensors that a printed history searches
+_MOST_OF_A_FILE = 1 << 26  # number of bytes of kept tensors that it searches if they have to be read from a file
+_LIMIT_SHARE = 0.5  # values above this fraction of the largest number of a dtype are close to overflow
+_TRACED = 20  # at most this many beginnings of NaN are traced back to infinity
+_MOST_RUN_AGAIN = 1 << 26  # number of elements of the arguments of a call that is computed again in float64
 
 
 def nonfinite_of(index: Index) -> list[str]:
@@ -72,7 +72,7 @@ class NonFinite:
         )
 
     def above(self, numbers: Iterable[int]) -> set[int]:
-        """These operations, and all before them that NaN or infinity came from."""
+        """These operations, and all earlier operations that their NaN or infinity came from."""
         found: set[int] = set()
         waiting = [number for number in numbers if number in self.spoilt]
         while waiting:
@@ -83,7 +83,7 @@ class NonFinite:
         return found
 
     def findings(self) -> Iterator[Finding]:
-        """Where NaN begins, then where infinity begins that reaches an output."""
+        """The findings: where NaN begins, then where infinity begins that reaches an output."""
         ends = [number for number in self.checkup.ends if number in self.spoilt]
         behind_nan = self.above(number for number in ends if self.spoilt[number].nan)
         for turn, number in enumerate(self.nan_begins):
@@ -91,7 +91,7 @@ class NonFinite:
             infinite = [one for one in self.infinity_begins if one != number and one in before]
             yield self._nan(number, infinite, number in behind_nan)
         if behind_nan:
-            return  # infinity in the outputs, too, says nothing more
+            return  # if NaN is in the outputs, infinity in the outputs says nothing more
         behind = self.above(ends)
         for number in self.infinity_begins:
             if number in behind and number not in self.nan_begins:
@@ -131,14 +131,14 @@ class NonFinite:
         )
 
     def _is_meant(self, number: int) -> bool:
-        """True for infinity that the program writes itself, as masks do: the number stands in the call, or in an input."""
+        """True for infinity that the program writes itself, as masks do: it is an argument of the call, or in an input."""
         return any(isinstance(one, float) and math.isinf(one) for one in self.checkup.plain_arguments(number)) or (
             self.checkup.record(number).origin in (Origin.INPUT, Origin.SOURCE)
         )
 
 
 def find_nonfinite(checkup: Checkup) -> Iterator[Finding]:
-    """Where NaN and infinity begin, and parameters and buffers whose NaN reaches an output."""
+    """Finds where NaN and infinity begin, and parameters and buffers whose NaN reaches an output."""
     found = NonFinite(checkup)
     with_nan = found.above(number for number in checkup.ends if number in found.spoilt and found.spoilt[number].nan)
     read_there = {parent for number in with_nan for parent in checkup.record(number).parents if parent < 0}
@@ -159,8 +159,8 @@ def find_nonfinite(checkup: Checkup) -> Iterator[Finding]:
 
 
 def find_near_overflow(checkup: Checkup) -> Iterator[Finding]:
-    """Values in the upper half of what their dtype can hold, where the program did not write such numbers itself."""
-    written: set[int] = set()  # operations whose large values come from a number in the program, as masks have
+    """Finds values close to the largest number of their dtype, where the program did not write such numbers itself."""
+    written: set[int] = set()  # operations whose large values come from a number in the program, as in masks
     for number in checkup.operations:
         record, reading = checkup.record(number), checkup.reading(number)
         if not record.dtype.is_floating_point or record.dtype is torch.float64:
@@ -199,7 +199,7 @@ def find_near_overflow(checkup: Checkup) -> Iterator[Finding]:
 
 
 def function_words(checkup: Checkup, number: int) -> str:
-    """The operation in a sentence: its label; for an input its position."""
+    """The text for an operation in a sentence: its label, or for an input its position."""
     record = checkup.record(number)
     if record.origin is Origin.INPUT:
         return f"the input {checkup.label(number)}"
@@ -217,7 +217,8 @@ def why(checkup: Checkup, number: int, what: str) -> tuple[str, str]:
         for explain in (_written, _of_domain, _of_division, _of_softmax, _of_statistics, _of_infinity, _of_overflow, _of_power):
             try:
                 found = explain(checkup, number, what)
-            except (RuntimeError, TypeError, ValueError, IndexError, OverflowError):  # values that the function took otherwise
+            # the function took its arguments in an unexpected form
+            except (RuntimeError, TypeError, ValueError, IndexError, OverflowError):
                 continue
             if found is not None:
                 return found
@@ -248,13 +249,13 @@ def _numbers(value: Any) -> Tensor | None:
 
 
 def _written(checkup: Checkup, number: int, what: str) -> tuple[str, str] | None:
-    """A number that stands in the call."""
+    """The cause and the advice if a number that is not finite is an argument of the call."""
     wanted = math.isnan if what == "nan" else math.isinf
     written = [one for one in checkup.plain_arguments(number) if isinstance(one, float) and wanted(one)]
     return (f"the program writes {amount(written[0])} there", "") if written else None
 
 
-# By plain name: which arguments have no finite value (a test of numbers and what it is called), for NaN and for infinity.
+# A test of numbers, and its name. Tables map plain names to the arguments that have no finite value, for NaN and for infinity.
 _Test = tuple[Callable[[Tensor], Tensor], str]
 _NEGATIVE: _Test = (lambda x: x < 0, "< 0")
 _ZERO: _Test = (lambda x: x == 0, "of 0")
@@ -369,7 +370,7 @@ _PRODUCTS = frozenset("mul matmul mm bmm linear addmm baddbmm einsum dot mv".spl
 
 
 def _of_infinity(checkup: Checkup, number: int, what: str) -> tuple[str, str] | None:
-    """NaN out of infinite arguments."""
+    """The cause and the advice if NaN comes from infinite arguments."""
     readings = [one for one in checkup.argument_readings(number) if one is not None]
     if what != "nan" or not any(one.infinite for one in readings):
         return None
@@ -389,7 +390,7 @@ _EXPONENTIAL = ("exp", "expm1", "exp2", "cosh", "sinh", "logcumsumexp")
 
 
 def _of_overflow(checkup: Checkup, number: int, what: str) -> tuple[str, str] | None:
-    """Finite arguments whose exact result is larger than the dtype holds: the call is computed again in float64."""
+    """The cause and the advice if the exact result is larger than the dtype holds: the call is computed again in float64."""
     record = checkup.record(number)
     name, dtype = checkup.name(number), record.dtype
     readings = checkup.argument_readings(number)
@@ -421,7 +422,7 @@ _NARROW_ADVICE = "Compute this in bfloat16 or float32, or scale the values down.
 
 
 def _in_float64(checkup: Checkup, number: int) -> Reading | None:
-    """What the result of a call is when its arguments are float64; None if the call cannot be made again."""
+    """The `Reading` of a call's result if its arguments are float64; None if the call cannot be made again."""
     record = checkup.record(number)
     function = record.function
     call = checkup.call(number)
@@ -470,7 +471,8 @@ def _dtype(dtype: torch.dtype) -> str:
 
 # Backward -----------------------------------------------------------------------------------------------------------
 
-# By plain name: at which values of the argument the derivative is infinite, so that a gradient of 0 becomes 0 × infinity = NaN.
+# Maps plain names to the values of the argument at which the derivative is infinite: there a gradient of 0 becomes 0 × infinity
+# = NaN.
 _INFINITE_SLOPE: dict[str, _Test] = {
     "sqrt": _ZERO,
     "rsqrt": _ZERO,
@@ -491,7 +493,7 @@ _INFINITE_SLOPE: dict[str, _Test] = {
 
 
 def find_nonfinite_gradients(checkup: Checkup) -> Iterator[Finding]:
-    """Operations whose gradient is not finite although the gradients of all that used their tensor are finite."""
+    """Finds operations whose gradient is not finite although the gradients of all users of their tensor are finite."""
     backward = checkup.log.backward
     if backward is None or not backward.passes:
         return

@@ -26,7 +26,7 @@ class Alignment(Matching[Side]):
         return self.a.operation(self.of_b[b]), self.b.operation(b)
 
     def value_of_a(self, b: int) -> Tensor | None:
-        """The value in `a` of the match of an operation of `b`; None if there is no match, or it was not kept."""
+        """The value in `a` of the match of an operation of `b`; None if there is no match, or the value was not kept."""
         partner = self.of_b.get(b)
         return self.a.value(partner) if partner is not None else None
 
@@ -35,14 +35,14 @@ class Alignment(Matching[Side]):
         return difference(self.value_of_a(b), self.b.value(b), ignored=self.ignored.get(b))
 
     def finite_error(self, b: int) -> Difference | None:
-        """The difference between the logged values of a match where both are finite; None if they nowhere are."""
+        """The difference between the logged values of a match, where both are finite; None if no element is finite in both."""
         apart = self.error(b)
         one, other = self.value_of_a(b), self.b.value(b)
         if apart is None or math.isfinite(apart.relative) or one is None or other is None:
             return apart
         with DisableTorchFunction(), torch.no_grad():
             is_infinite = ~torch.isfinite(absolute_values(one)) | ~torch.isfinite(absolute_values(other)).to(one.device)
-            is_infinite = is_infinite.reshape(*one.shape, -1).any(-1)  # complex numbers have two parts
+            is_infinite = is_infinite.reshape(*one.shape, -1).any(-1)  # complex numbers have a real and an imaginary part
         return difference(one, other, ignored=is_infinite)
 
     def tolerance(self, b: int) -> float:
@@ -77,7 +77,7 @@ def align(a: Side, b: Side) -> Alignment:
 
 
 def _drop_guesses(found: Alignment) -> None:
-    """Forget matches of different functions of which a value cannot be compared, as of sparse ones: nothing speaks for them."""
+    """Drop matches of different functions if their values cannot be compared (sparse tensors): nothing confirms them."""
     for number, partner in list(found.of_b.items()):
         one, other = found.pair(number)
         if one.layer_type == other.layer_type or not (one.has_saved_activations and other.has_saved_activations):

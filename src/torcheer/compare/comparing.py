@@ -38,7 +38,7 @@ from .uninitialised import ignore_uninitialised
 def amplifications(
     alignment: Alignment, run: RerunOfB, errors: Mapping[int, Difference | None], states: Mapping[int, int]
 ) -> dict[int, float]:
-    """For each operation of `b`: its inherited error, divided by the largest error of its inputs and parameters.
+    """Maps operations of `b` to their inherited error, divided by the largest error of their inputs and parameters.
 
     Operations with exact inputs or an unknown error are left out. `states` has parameters and buffers by number in `a`.
     """
@@ -75,8 +75,8 @@ def _values(alignment: Alignment, ours: int, theirs: int) -> tuple[object, objec
 
 # `compare`: align two histories, run `b` on the values of `a`, find the culprit.
 
-_MUCH = 10  # multiple of the tolerance: a larger difference between typical values is noted
-_MOST_CULPRITS = 4  # culprits that are searched one after another; other errors are in the table
+_MUCH = 10  # a difference between typical values is noted if it is this many times the tolerance
+_MOST_CULPRITS = 4  # at most this many culprits are searched, one after another; other errors are in the table
 
 
 @thread_left_as_found
@@ -211,7 +211,7 @@ def _is_converted(alignment: Alignment, number: int) -> bool:
 def _culprits(
     alignment: Alignment, reference: dict[int, Tensor], tolerance: float | None
 ) -> tuple[list[int], set[int], RerunOfB]:
-    """The first operations with own errors; the operations after which `b` continues with values of `a`; and that run."""
+    """The first operations with own errors; the operations after which `b` continues with values of `a`; and this rerun."""
     everything = {number for number in alignment.of_b if alignment.value_of_a(number) is not None}
     forced = run_on_values_of_a(alignment, reference, forced=None, tolerance=tolerance)
     found: list[int] = []
@@ -259,7 +259,7 @@ def _of_one_cause(alignment: Alignment, errors: list[int], forced: RerunOfB) -> 
 
 
 def _by_state(alignment: Alignment, parameters: list[ParameterDifference]) -> dict[int, ParameterDifference]:
-    """The parameters that differ, by their (negative) numbers in the log of `b`."""
+    """Maps (negative) numbers in the log of `b` to the parameters that differ."""
     index, states = alignment.b.index, alignment.b.log.states
     named = {one.name_b: one for one in parameters if one.is_in_both}
     return {state.number: named[name] for state in states if (name := index.state_name(state)) in named}

@@ -52,7 +52,7 @@ def _error(errors: Mapping[int, float]) -> Callable[[Node], float | None]:
 
 
 def _set_apart(graph: Graph, framed: AbstractSet[int]) -> Graph:
-    """The graph with unique structures for culprits' nodes, so that folding joins them with no other node."""
+    """The graph in which each node of a culprit has a structure of its own, so that folding joins it with no other node."""
 
     def apart(node: Node) -> Node:
         return replace(node, structure=lambda: ("culprit", node.key)) if not framed.isdisjoint(node.operations) else node
@@ -64,7 +64,7 @@ def _set_apart(graph: Graph, framed: AbstractSet[int]) -> Graph:
 
 Verdict = Literal["equal", "equal within tolerance", "different", "not compared"]
 _LOST = 0.5  # as a fraction of the scale: a value with this error has nothing in common with the value of `a`
-_MOST = 30  # rows in a notebook
+_MOST = 30  # at most this many rows are shown in a notebook
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class Comparison(Shown):
 
     @property
     def _has_other_outputs(self) -> bool:
-        """True if the two return different tensors: of other shapes, or a tensor that only one of them computes."""
+        """True if the histories return different tensors: of other shapes, or a tensor that only one history computes."""
         alone = [any(one.is_output_layer for one in side) for side in (self.unmatched.a, self.unmatched.b)]
         none_in_common = not self.outputs and bool(self.a.outputs or self.b.outputs)
         return all(alone) or none_in_common or any(one.shown_by is None for one in self.culprits)
@@ -227,7 +227,7 @@ class Comparison(Shown):
         return draw(replace(_set_apart(graph, framed), title=f"{side}: {graph.title}"), chosen, path, format)
 
     def _causes(self, side: str) -> dict[int, str]:
-        """What is different about the operations of one history that culprits name, also of blocks that only it runs.
+        """Maps operations of one history to the text about their difference: culprits, and blocks that only this history runs.
 
         The first operation of a block has the words about the whole block.
         """
@@ -324,7 +324,7 @@ class Comparison(Shown):
         return "the output" if is_only and not output.is_unusual else output.row.label
 
     def _operations_said(self, output: ComparedOutput | None) -> str:
-        """A statement about the operations, if an output differs and no operation has an own error."""
+        """A sentence about the operations, if an output differs and no operation has an own error."""
         if output is not None and output.is_unusual:
             return "which operation makes it differ cannot be told, since it is sparse, quantised or nested"
         unknown, what = ("known to be ", "the error") if self.has_unknown_errors else ("", "rounding")
@@ -368,14 +368,14 @@ class Comparison(Shown):
         return f"{plural(len(differing), 'parameter')} {'differs' if len(differing) == 1 else 'differ'}"
 
     def _other_number_of_outputs(self) -> str:
-        """The numbers of returned tensors, if the culprit is an output that only one history has."""
+        """A sentence about the numbers of returned tensors, if the culprit is an output that only one history has."""
         a, b = len(self.a.outputs), len(self.b.outputs)
         if self.culprit is None or self.culprit.shown_by is not None or a == b:
             return ""
         return f"; a returns {plural(a, 'tensor')}, b returns {b}"
 
     def _compared_words(self) -> str:
-        """How many operations have equal bits, if the outputs do."""
+        """A phrase that says how many operations have equal bits, if the outputs have equal bits."""
         known = [row for row in self.rows if row.error is not None]
         same = [row for row in known if row.error is not None and row.error.is_none]
         left = len(self.rows) - len(known)

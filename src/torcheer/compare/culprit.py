@@ -25,7 +25,8 @@ class LoneModules:
     names: tuple[str, ...]  # addresses, with a call number above 1: `blocks.3:2`
     addresses: tuple[str, ...]
     operations: tuple[Operation, ...]
-    elsewhere: Operation | None = None  # the first operation of the same call in the other history, if it runs elsewhere there
+    # the first operation of the same call in the other history, if the call runs at another place there
+    elsewhere: Operation | None = None
 
 
 class LoneCalls:
@@ -66,7 +67,7 @@ def _name(call: ModuleCall) -> str:
 
 
 def _lone(side: Side, matched: dict[int, int]) -> tuple[dict[int, ModuleCall], dict[int, list[int]]]:
-    """operation -> the outermost call around it without any match; call -> its operations."""
+    """Returns: operation -> the outermost call around it without any match; and number of such a call -> its operations."""
     shared = {
         call
         for step in side.steps
@@ -88,7 +89,7 @@ def _lone(side: Side, matched: dict[int, int]) -> tuple[dict[int, ModuleCall], d
 
 # `Culprit`: the first operation with an own error, and what is different about it.
 
-UNSAID = object()  # the value of an argument that one of two calls does not have
+UNSAID = object()  # stands for the value of an argument that only the other call has
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +133,12 @@ class Culprit:
 
     @property
     def module(self) -> str | None:
-        """The address of its module, or of the first whole module that only one history runs."""
+        """The address of the culprit's module, or of the first whole module that only one history runs."""
         return self.lone.addresses[0] if self.lone is not None else self._operation.containing_module
 
     @property
     def name(self) -> str:
-        """Its name in a sentence: label and module in `a`, and in `b` if they differ."""
+        """The culprit's name in a sentence: label and module in `a`, and in `b` if they differ."""
         if self._is_block:
             return _listed([repr(name) for name in self.modules])
         if self.a is None or self.b is None:
@@ -152,12 +153,12 @@ class Culprit:
 
     @property
     def argument_words(self) -> list[str]:
-        """The differing arguments, in words."""
+        """The differing arguments, as text."""
         return [f"{name} is {short(one)} in a and {short(other)} in b" for name, one, other in self.arguments]
 
     @property
     def reason(self) -> str:
-        """What is different about it, in words."""
+        """What is different about the culprit, as text."""
         if self.is_explained_by_parameters:
             return f"its parameters differ ({few(self.parameters, 3, '; ')})"
         if self.a is not None and self.b is not None and self.a.layer_type == self.b.layer_type:
@@ -196,7 +197,7 @@ class Culprit:
         return "the same call gives another result"
 
     def _lost(self) -> str | None:
-        """Says that values are not finite in one history but finite in the other; None if there are no such values."""
+        """A sentence if values are finite in one history but not in the other; else None."""
         if self.a is None or self.b is None or self.own_error is None or self.own_error.relative != float("inf"):
             return None
         values = self.a.tensor_contents, self.b.tensor_contents
@@ -252,11 +253,11 @@ def _types(operations: tuple[Operation, ...]) -> str:
 def _tf32(operation: Operation) -> str:
     try:
         is_allowed = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
-    except RuntimeError:  # it was set by the newer `fp32_precision`
+    except RuntimeError:  # the setting was made by the newer `fp32_precision`
         is_allowed = torch.backends.cuda.matmul.fp32_precision == "tf32"
     return " (TF32 is allowed there)" if operation.tensor_device.type == "cuda" and is_allowed else ""
 
 
 def short(value: Any) -> str:
-    """An argument in words."""
+    """The text for an argument's value: `left out`, `a tensor`, or its repr, cut to 60 characters."""
     return "left out" if value is UNSAID else "a tensor" if value is TENSOR else f"{value!r:.60}"

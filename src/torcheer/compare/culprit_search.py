@@ -29,7 +29,7 @@ from .own_error import RerunOfB
 from .parameters import ParameterDifference
 from .steps import Side
 
-_ALIKE = 4  # most operations with equal values; if there are more, they are constants or passed on unchanged
+_ALIKE = 4  # at most this many operations of equal value are compared: more are constants or values passed on unchanged
 # arguments that differ because the models have another dtype or device
 _IMPLIED = (torch.dtype, torch.device, torch.memory_format)
 
@@ -43,7 +43,7 @@ class CulpritSearch:
         self._synced_in_a = {alignment.of_b[one] for one in synced}
         # operations of `b` that compute different values on the way to the same result
         self._harmless = {b for b in alignment.of_b if b not in synced and alignment.value_of_a(b) is not None}
-        self._differing = differing  # by number of a parameter or buffer in the log of `b`
+        self._differing = differing  # number of a parameter or buffer in the log of `b` -> its difference
 
     def culprit(self, number: int, run: RerunOfB, reference: dict[int, Tensor]) -> Culprit:
         """What is different about an operation of `b` with an own error."""
@@ -132,7 +132,7 @@ class CulpritSearch:
             first = lone.operations[0]
             ours, theirs = (first, None) if missing else (None, first)
             return Culprit(ours, theirs, shown_by, own, missing=missing, extra=extra, inputs=inputs, lone=lone)
-        which = -1 if missing and extra else 0  # the last operations if both have others; else the first
+        which = -1 if missing and extra else 0  # the last operations if both histories run others; else the first
         sides = (self._alignment.a, missing), (self._alignment.b, extra)
         ours, theirs = ((_changing(side, some) or some)[which] if some else None for side, some in sides)
         return Culprit(ours, theirs, shown_by, own, missing=missing, extra=extra, inputs=inputs)
@@ -162,7 +162,7 @@ class CulpritSearch:
         pair: tuple[Operation, Operation],
         own: Difference | None,
     ) -> Culprit | None:
-        """The first operation with other arguments or parameters, among matched operations whose values cannot be compared."""
+        """The first matched operation with other arguments or parameters, among matches whose values cannot be compared."""
         ours = {one._number: one for one in missing}
         for theirs in extra:
             number = theirs._number
@@ -177,7 +177,7 @@ class CulpritSearch:
     def _of_one_side_only(
         self, missing: tuple[Operation, ...], extra: tuple[Operation, ...]
     ) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-        """The operations of each history, without matched operations whose values cannot be compared."""
+        """The operations that only one history runs: leaves out matched operations whose values cannot be compared."""
         of_b, theirs = self._alignment.of_b, {one._number for one in extra}
         both = {of_b[one]: one for one in theirs if one in of_b and one not in self._harmless}
         ours = {one._number for one in missing} & both.keys()
@@ -187,7 +187,7 @@ class CulpritSearch:
         )
 
     def unexplained(self, number: int) -> Culprit:
-        """What is different about an operation of `b` that cannot be run again, or about its inputs."""
+        """What differs between `a` and `b` at an operation of `b` that cannot be run again: the operation or its inputs."""
         partner, pair = self._alignment.of_b[number], self._alignment.pair(number)
         missing, extra = self._between(partner, number)
         if (inside := self._differing_inside(missing, extra, pair, None)) is not None:
@@ -216,7 +216,7 @@ class CulpritSearch:
         return is_alike and all(isinstance(value, _IMPLIED) or value in (UNSAID, None) for value in differing)
 
     def arguments_without_effect(self) -> list[str]:
-        """Describes the operations whose arguments differ although their values agree."""
+        """A line for each matched operation whose arguments differ although its values agree."""
         a, b = self._alignment.a, self._alignment.b
         found = []
         for number, partner in sorted(self._alignment.of_b.items()):
@@ -321,7 +321,7 @@ def _passes_on(side: Side, number: int) -> bool:
 
 
 def _origin(side: Side, number: int, matched: Container[int]) -> int:
-    """Follows an operation back through operations that pass a tensor on in the same shape."""
+    """The operation that a tensor comes from, behind operations that pass the tensor on in the same shape."""
     operations = side.log.operations
     while number >= 0 and number not in matched and _passes_on(side, number):
         if operations[operations[number].parents[0]].shape != operations[number].shape:

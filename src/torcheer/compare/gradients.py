@@ -34,7 +34,8 @@ from .measures import INFINITE_DIFFERENCE, NO_DIFFERENCE, Difference, absolute_v
 from .own_error import Observer, run_side
 from .steps import Side, first_after
 
-Source = tuple[int, Tensor]  # (operation or, negative, parameter; the copy of it that autograd follows)
+# (number of an operation or, negative, of a parameter; the copy of its tensor that autograd follows)
+Source = tuple[int, Tensor]
 
 
 class BackwardReplay(Observer):
@@ -65,7 +66,8 @@ class BackwardReplay(Observer):
 
     def begin(self) -> None:
         self.sums, self.unknown, self.parts = {}, set(), {}
-        self._inside: dict[int, tuple[Tensor, list[Source]]] = {}  # for operations that autograd continues through
+        # operation that autograd continues through -> its result and the sources of its arguments
+        self._inside: dict[int, tuple[Tensor, list[Source]]] = {}
         self._made: tuple[int, Any, tuple[Any, ...], dict[str, Any], list[Source]] | None = None
 
     def instead(self, number: int) -> Tensor | None:
@@ -76,7 +78,7 @@ class BackwardReplay(Observer):
         super().before(record, args, kwargs)
         self._made = None
         if record.gradfunc is None:
-            return  # autograd did not follow it
+            return  # autograd did not follow the call
         try:
             if record.details.also:
                 raise RuntimeError("an argument was written to through another view")
@@ -85,7 +87,7 @@ class BackwardReplay(Observer):
             with torch.enable_grad(), random_as_found() if record.function.is_random else contextlib.nullcontext():
                 result = call_again(record, again_args, again_kwargs)
             self._made = record.number, result, again_args, again_kwargs, sources
-        except Exception as error:  # whatever a torch function may raise
+        except Exception as error:  # a torch function may raise anything
             pass_interrupts_on(error)
             self.unknown.update(record.parents)
 
@@ -187,7 +189,7 @@ class GradientCulprit:
 
 @dataclass(frozen=True, slots=True)
 class GradientErrors:
-    """The errors of the gradient of one operation or parameter; None if unknown."""
+    """The own and inherited error of the gradient of one operation or parameter; None if unknown."""
 
     error: Difference
     own: Difference | None
@@ -201,7 +203,7 @@ class GradientErrors:
 
 @dataclass(frozen=True, slots=True)
 class GradientBeyond:
-    """The gradient of a parameter or input, above its tolerance."""
+    """The gradient of a parameter or input whose error is above its tolerance."""
 
     name: str
     error: Difference
@@ -228,7 +230,7 @@ class Gradients:
         # operation or (negative) parameter of `b` -> its match in `a`
         self._of_b = {**{theirs: ours for ours, theirs in states.items()}, **alignment.of_b}
         self._tolerance = tolerance
-        self.errors: dict[int, GradientErrors] = {}  # by operation or (negative) parameter of `b`
+        self.errors: dict[int, GradientErrors] = {}  # operation or (negative) parameter of `b` -> errors of its gradient
         if alignment.a.history.backward_passes and alignment.b.history.backward_passes:
             self._compare()
 
@@ -318,7 +320,7 @@ class Gradients:
         return found
 
     def _incoming(self, number: int) -> list[int]:
-        """The next operations with compared gradients."""
+        """The next operations, towards the loss, with compared gradients."""
         return first_after(self._users(number), self._users, self._whole.__contains__)
 
     def _is_settled(self, number: int) -> bool:
@@ -428,13 +430,13 @@ class Gradients:
         return self._with_gradient(opaque[0]) if opaque else users[0]
 
     def _cuts(self, user: int) -> bool:
-        """True if autograd follows an operation in `a` but not in `b`, or if an operation of `b` alone cuts it off."""
+        """True if autograd follows an operation in `a` but not in `b`, or if an operation of `b` alone stops the gradient."""
         partner = self._alignment.of_b.get(user)
         is_followed_in_a = partner is None or self._alignment.a.log.operations[partner].gradfunc is not None
         return is_followed_in_a and _has_no_gradient(self._alignment.b, user)
 
     def _cuts_in_a(self, user: int) -> bool:
-        """True if an operation of `a` cuts off a gradient that `b` has."""
+        """True if an operation of `a` stops a gradient that `b` has."""
         partner = self._alignment.of_a.get(user)
         has_gradient_in_b = partner is None or gradient_of(self._alignment.b, partner) is not None
         return has_gradient_in_b and _has_no_gradient(self._alignment.a, user)

@@ -17,12 +17,13 @@ from ..replay.comparison import same_bits
 
 # Units in the last place, relative to a tensor's scale, by which two ways to compute one operation may differ.
 _UNITS = {torch.float64: 32, torch.float32: 32, torch.float16: 8, torch.bfloat16: 4}
-_FEW_BITS = 2**-5  # the step of dtypes (float8) that round a value by much: for these each value is judged by its own size
-_SLACK = 1e-4  # of the scale: what operations of other dtypes may add to that
-_OF_EACH_ROUNDING = 0.4  # steps: rounding errors, of at most half a step, are smaller in the root mean square
+# the step of float8 dtypes, which round values by much: for these dtypes each value is judged by its own size
+_FEW_BITS = 2**-5
+_SLACK = 1e-4  # fraction of the scale that operations of other dtypes may add to the step
+_OF_EACH_ROUNDING = 0.4  # number of steps: the root mean square of one rounding; its largest error is half a step
 _OUTLIER = 1e4  # a value this many times larger than a typical one, such as a mask's -1e9, does not count for the scale
 _PROBABLE = 0.1  # a typical value counts as at least this, so that the 1 of a softmax is no outlier
-_SAMPLE = 4096  # values that are read to find a typical value
+_SAMPLE = 4096  # number of values that are read to find a typical value
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # integer dtypes by size in bytes
 
 
@@ -33,7 +34,7 @@ class Difference:
     largest: float
     relative: float
     cosine: float
-    ulps: int | None  # representable numbers between the two values that differ most; None if dtypes differ
+    ulps: int | None  # number of representable numbers between the two values that differ most; None if dtypes differ
 
     @property
     def is_none(self) -> bool:
@@ -128,7 +129,7 @@ def is_measurable(value: Any) -> bool:
 
 @cache
 def _is_readable(dtype: torch.dtype) -> bool:
-    """True if torch converts values of a dtype to numbers. For `int4`, `bits8` and the like it only stores bits."""
+    """True if torch converts values of a dtype to numbers. Of `int4`, `bits8` and the like, torch only stores the bits."""
     try:
         torch.empty(1, dtype=dtype).to(torch.complex128)
     except RuntimeError:
@@ -182,7 +183,7 @@ def _part_shapes(value: Tensor) -> list[torch.Size]:
 
 
 def absolute_values(tensor: Tensor) -> Tensor:
-    """The absolute values of a tensor, in a dtype to compute with; for complex numbers, of both parts."""
+    """The absolute values of a tensor, in a dtype that can be computed with; for complex numbers, of both parts."""
     return _wide(tensor.detach()).abs()
 
 
@@ -230,7 +231,7 @@ def _scale_of(tensor: Tensor | None) -> float:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """The values in a dtype to compute with."""
+    """The values in a dtype that can be computed with."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     if tensor.dtype in (torch.float32, torch.float64):

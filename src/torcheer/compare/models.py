@@ -26,11 +26,11 @@ from .comparing import compare
 from .comparison import Comparison
 from .steps import Side
 
-_MOST = 8  # changes and functions that are listed
+_MOST = 8  # list at most this many changes or functions
 
 
 def changes_of_fingerprint(wanted: str, now: ModelHistory) -> list[str]:
-    """Lines that say how a model differs from a fingerprint."""
+    """Lines that say how a model's structure differs from a fingerprint."""
     found = now.fingerprint()
     before, count = (int(one.partition("-")[0]) for one in (wanted, found))
     differs, same = what_differs(wanted, found)

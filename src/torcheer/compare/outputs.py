@@ -41,16 +41,16 @@ class ComparedOperation:
 
     a: Operation
     b: Operation
-    error: Difference | None  # of the logged values
-    own_error: Difference | None  # of `b`'s operation on `a`'s values
-    inherited_error: Difference | None  # added by earlier operations
+    error: Difference | None  # error of the logged values
+    own_error: Difference | None  # error of `b`'s operation on `a`'s values
+    inherited_error: Difference | None  # the part of the error that earlier operations added
     tolerance: float
     matched_by: str
     gradient_error: Difference | None = None
-    own_gradient_error: Difference | None = None  # of `b`'s backward on `a`'s values and gradients
+    own_gradient_error: Difference | None = None  # error of `b`'s backward on `a`'s values and gradients
     inherited_gradient_error: Difference | None = None
-    amplification: float | None = None  # its inherited error, divided by the largest error of its inputs
-    unwritten: int = 0  # elements that are not compared, because they come from memory that was never written
+    amplification: float | None = None  # the operation's inherited error, divided by the largest error of its inputs
+    unwritten: int = 0  # number of elements that are not compared, because they come from memory that was never written
 
     @property
     def label(self) -> str:
@@ -119,7 +119,7 @@ class ErrorTable(ShownTable):
 
 
 def times(amplification: float) -> str:
-    """The growth of an error, in words."""
+    """The growth of an error, as text."""
     return (
         f"{amplification:.2g}×"
         if amplification < 10
@@ -141,12 +141,12 @@ def _figure(error: Difference | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FewBits:
-    """How far an output is off in comparison with what roundings to float8 explain: all values, and each by itself."""
+    """An output's error in comparison with what rounding to float8 explains: for all values together, and for each value."""
 
     dtype: torch.dtype
     spread: float
     most: float
-    steps: float | None  # None where roundings of earlier operations are in it, after which small values have large errors
+    steps: float | None  # None if it includes roundings of earlier operations, after which small values have large errors
 
     @property
     def is_beyond(self) -> bool:
@@ -160,7 +160,7 @@ class ComparedOutput:
     row: ComparedOperation
     error: Difference | None  # None if unknown
     tolerance: float
-    few_bits: FewBits | None = None  # if float8, or a smaller dtype, is what explains its error
+    few_bits: FewBits | None = None  # set if rounding to float8, or to a smaller dtype, explains the error
 
     @property
     def is_never_written(self) -> bool:
@@ -186,18 +186,18 @@ class ComparedOutput:
         return self.few_bits is not None and self.few_bits.is_beyond
 
     def above(self) -> str:
-        """What it is above, in words."""
+        """The text for the error that is above the tolerance."""
         if self.few_bits is not None and self.error is not None and self.error.relative <= self.tolerance:
             return f"which rounding to {self.few_bits.dtype} does not explain"
         return f"above the tolerance of {self.tolerance:.1e}"
 
     @property
     def is_unusual(self) -> bool:
-        """True if it is sparse, quantised or nested: then it does not show which operation differs."""
+        """True for a sparse, quantised or nested output, which does not show which operation differs."""
         return self.row.error is None and self.error is not None
 
     def apart(self, name: str) -> str:
-        """Its error, in words."""
+        """The output's error, as text."""
         error = self.error
         if error is None or error.is_none:
             ours, theirs = self.row.a.tensor_dtype, self.row.b.tensor_dtype
@@ -262,12 +262,12 @@ def compared_outputs(alignment: Alignment, rows: list[ComparedOperation], tolera
 
 
 def _is_same(row: ComparedOperation) -> bool:
-    """True if both have the same values in the same dtype, so that nothing was rounded otherwise."""
+    """True if both values are equal and have the same dtype, so that no rounding differs."""
     return row.error is not None and row.error.is_none and row.a.tensor_dtype == row.b.tensor_dtype
 
 
 def _roundings(side: Side, same: set[int]) -> dict[int, tuple[int, torch.dtype | None]]:
-    """For each operation: how often, one after another, a dtype of few bits rounded what it depends on; and that dtype.
+    """Maps each operation to how often, in succession, a dtype of few bits rounded what it depends on, and to that dtype.
 
     Operations in `same` have the same values in both histories, and explain no difference.
     """
@@ -298,7 +298,7 @@ def _difference_of_kept(row: ComparedOperation) -> Difference | None:
 
 
 def _rounding(side: Side, same: Collection[int] = ()) -> dict[int, float]:
-    """For each operation: the error that rounding may cause, by the least precise dtype of its computation.
+    """Maps each operation to the error that rounding may cause, by the least precise dtype of its computation.
 
     Dtypes of few bits count only where the values of the two histories differ: not for operations in `same`.
     """
@@ -314,12 +314,12 @@ def _rounding(side: Side, same: Collection[int] = ()) -> dict[int, float]:
     return found
 
 
-# What a model returns beside tensors: numbers, strings, arrays.
+# What a model returns besides tensors: numbers, strings, arrays.
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedValue:
-    """A returned value that is no tensor, of both models, and its error."""
+    """A value that both models return and that is not a tensor, and its error."""
 
     name: str  # "the result", or the path in it: `result[1]`
     a: Any
@@ -342,7 +342,7 @@ def _short(value: Any) -> str:
     return printed if len(printed) <= _LONGEST else f"{printed[: _LONGEST - 1]}…"
 
 
-_LONGEST = 60  # characters of a value that are shown
+_LONGEST = 60  # at most this many characters of a value are shown
 
 
 def compared_values(alignment: Alignment, tolerance: float | None) -> tuple[list[ComparedValue], list[str]]:
@@ -386,7 +386,7 @@ def _tolerance_of_reads(side: Side) -> float:
 
 
 def _error_of(one: Any, other: Any) -> float | None:
-    """The error of a value, relative to the first of the two."""
+    """The error of a value, relative to the value in `a`."""
     try:
         return _compared(one, other)
     except Exception as error:  # a user-defined __eq__ may raise anything
@@ -411,7 +411,7 @@ def _compared(one: Any, other: Any) -> float | None:
     if one == other:
         return 0.0
     are_of_tensors = isinstance(one, (torch.dtype, torch.device)) and type(one) is type(other)
-    return None if are_of_tensors else math.inf  # tensors are equal in another dtype and on another device, too
+    return None if are_of_tensors else math.inf  # a dtype or device may differ although the models' tensors agree
 
 
 def _error_of_numbers(one: Any, other: Any) -> float:

@@ -32,9 +32,9 @@ from .alignment import Alignment
 from .measures import Difference, difference, has_few_bits, is_measurable, lower, rounded, steps_apart, tolerance_of
 from .steps import Side, first_after
 
-_PER_CALL = 0.1  # by how much each call without a match before an operation widens its tolerance
-_ROUNDINGS = 8.0  # how much further a call may be off than it is where each value it is given is off by one step
-_MOST = 2.0  # by how much all of them together do at most
+_PER_CALL = 0.1  # each unmatched call before an operation widens the operation's tolerance by this fraction
+_ROUNDINGS = 8.0  # a call's error may be this many times the error that one rounding step in each of its arguments causes
+_MOST = 2.0  # all unmatched calls together widen the tolerance by at most this factor
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class RerunOfB:
 
     own: dict[int, Difference | None] = field(default_factory=dict)
     inherited: dict[int, Difference | None] = field(default_factory=dict)
-    dirty: set[int] = field(default_factory=set)  # operations whose own error is above their tolerance, or unknown
+    dirty: set[int] = field(default_factory=set)  # operations whose own error is unknown or above their tolerance
     tolerances: dict[int, float] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # operations that could not be run again, with the reason
 
@@ -71,7 +71,7 @@ class _TolerantMachine(Machine):
                 instead = self._follower.instead(number)
                 if instead is not None:
                     with DisableTorchFunction(), torch.no_grad():
-                        self._live[number] = cloned(instead.detach())  # later calls may write to it
+                        self._live[number] = cloned(instead.detach())  # a copy, because later calls may write to the value
 
     def _state(self, reference: int) -> Tensor:
         if self.log.states[-1 - reference].is_absent:
@@ -157,7 +157,7 @@ class Observer(ABC):
 
 
 def _rounded_otherwise(tensor: Tensor) -> Tensor:
-    """A tensor with every other value one step up, the others one step down."""
+    """A tensor with every other value one rounding step up, and the remaining values one step down."""
     if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.numel() == 0:
         return tensor
     steps = torch.full((tensor.numel(),), torch.finfo(tensor.dtype).eps, dtype=torch.float64, device=tensor.device)
@@ -166,7 +166,7 @@ def _rounded_otherwise(tensor: Tensor) -> Tensor:
 
 
 def _is_alike(one: Tensor, other: Tensor) -> bool:
-    """Whether torch copies the values of one tensor into the other: not from a dense one into a sparse one, for example."""
+    """True if torch copies the values of one tensor into the other; False for a dense tensor and a sparse one, for example."""
     return one.shape == other.shape and one.layout is other.layout and one.is_quantized is other.is_quantized
 
 
@@ -216,7 +216,7 @@ class _RunOnA(Observer):
         self.run = RerunOfB()
         has_writes = any(details.mutated for details in alignment.b.log.details.values())
         self._earlier = earlier if not has_writes else None  # a run with values of a after every operation
-        self._apart: set[int] = set()  # operations that did not continue with values of `a`
+        self._apart: set[int] = set()  # operations after which the run did not continue with values of `a`
         self._alignment = alignment
         self._reference = reference
         self._forced = forced  # operations after which `b` continues with `a`'s value in any case; None: all
@@ -290,7 +290,7 @@ class _RunOnA(Observer):
         return value
 
     def _only_rounds(self, number: int, value: Tensor, own: Difference, target: Tensor) -> bool:
-        """Whether the same call, in another dtype, is as far off when what it is given is off by rounding alone."""
+        """True if the same call, in another dtype, has as large an error when its arguments differ by rounding alone."""
         record, partner = self.side.log.operations[number], self._alignment.a.log.operations[self._alignment.of_b[number]]
         is_same = record.function.type == partner.function.type and record.dtype != partner.dtype
         if not is_same or not math.isfinite(own.relative) or repr(record.template) != repr(partner.template):
@@ -319,7 +319,7 @@ class _RunOnA(Observer):
 
 
 def references(alignment: Alignment, state_pairs: dict[int, int]) -> dict[int, Tensor]:
-    """For each operation of `a`: its value computed from values rounded to `b`'s dtype. Empty if `b` is as precise."""
+    """Maps each operation of `a` to its value computed from values rounded to `b`'s dtype. Empty if `b` is as precise."""
     a, b = alignment.a.log, alignment.b.log
     pairs = [(a.operations[one].dtype, b.operations[other].dtype) for other, one in alignment.of_b.items()]
     if all(lower(one, other) == one for one, other in pairs):

@@ -20,7 +20,7 @@ from .steps import Side, signature_of
 
 @dataclass(frozen=True, slots=True)
 class ParameterDifference:
-    """A parameter or buffer that differs, or that only one model has (then its name in the other is None)."""
+    """A parameter or buffer that differs, or that only one model has: then its name in the other model is None."""
 
     name_a: str | None
     name_b: str | None

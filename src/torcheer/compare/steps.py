@@ -38,7 +38,7 @@ class Side(matching.Side):
         records = [self.log.operations[number] for number in self.index.operations]
         inputs = [record.number for record in records if record.origin is Origin.INPUT]
         outputs = [record.number for record in records if record.origin is Origin.OUTPUT]
-        stacks: dict[int, tuple[int, ...]] = {}  # by module call
+        stacks: dict[int, tuple[int, ...]] = {}  # number of a module call -> the calls around it
         super().__init__((self._step(record, stacks) for record in records), inputs, outputs)
 
     def _step(self, record: OperationRecord, stacks: dict[int, tuple[int, ...]]) -> Step:

@@ -22,8 +22,9 @@ from .measures import difference, is_measurable
 from .own_error import Observer, run_side
 from .steps import Side
 
-_ORDINARY = (0, 1)  # runs with small numbers
-_SPECIAL = (0, 2, 3, 4, 5)  # runs with NaN, infinity and extreme numbers, each at each place once
+_ORDINARY = (0, 1)  # two runs with small numbers
+# runs with NaN, infinity and extreme numbers; over these runs, each place in memory gets each of them once
+_SPECIAL = (0, 2, 3, 4, 5)
 
 
 def _extremes(dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -146,7 +147,7 @@ def _after_uninitialised(side: Side) -> set[int]:
 
 
 def _unwritten(side: Side, turns: tuple[int, ...], wanted: set[int]) -> dict[int, Tensor]:
-    """For each operation: a mask of its elements that depend on uninitialised memory, if there are any."""
+    """Maps operations to a mask of their elements that depend on uninitialised memory, if there are such elements."""
     if not wanted:
         return {}
     runs = [_FillMemory(side, turn, wanted) for turn in turns]

@@ -20,8 +20,9 @@ from ..errors import UnreadableFile
 from .data import texts_of_bytes
 from .storage import FORMAT, LAYERS, ODD, TEXTS, TOKEN_POSITIONS, TOKEN_SAMPLES, BlockName, Storage, blocks_among
 
-_MOST_UNSEEN = 1 << 22  # samples of a block with less than a byte for each: a larger number in a file's name must be wrong
-_MOST_TEXTS = 1 << 28  # bytes of a text column in a block
+# largest number of samples in a block whose size does not show it: a larger number in a file's name must be wrong
+_MOST_UNSEEN = 1 << 22
+_MOST_TEXTS = 1 << 28  # largest number of bytes of a text column in a block
 
 
 def _as_number(text: str) -> int:
@@ -29,7 +30,7 @@ def _as_number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
 
 
-_OPEN = 64  # files of an index that are kept open
+_OPEN = 64  # at most this many files of an index are kept open
 
 
 class Piece(NamedTuple):
@@ -38,7 +39,7 @@ class Piece(NamedTuple):
     file: str
     name: str
     rows: int
-    shape: tuple[int, ...]  # of one row
+    shape: tuple[int, ...]  # shape of one row
     dtype: torch.dtype
 
 
@@ -198,7 +199,7 @@ class BlockIndex:
         raise UnreadableFile(f"{block.file} in {self.storage.location} is damaged: {what}.")
 
     def _file(self, name: str) -> TensorFile:
-        found = self._files.get(name)  # without a lock: a forked process would wait for ever if another thread held it
+        found = self._files.get(name)  # read without a lock: if another thread held it, a forked process would wait for ever
         if found is None:
             try:
                 found = self._files[name] = self.storage.read_tensors(name)

@@ -39,10 +39,11 @@ from ..errors import FeaturesMismatch, InvalidArgument
 from .digests import described_function, value_digest
 from .storage import BlockName
 
-BATCH_SIZE = 32  # for a Dataset
-Data = Iterable[Any] | Dataset[Any] | Tensor  # a DataLoader or other batches, or samples
+BATCH_SIZE = 32  # the batch size for a Dataset
+# a DataLoader or another iterable of batches; or samples, as a Dataset or a Tensor
+Data = Iterable[Any] | Dataset[Any] | Tensor
 _SMALLEST, LARGEST = 32, 1024  # limits of the default number of samples in a block
-_PART = 8  # a block has an eighth of the samples before it: at most this part of the work is lost by an interruption
+_PART = 8  # a block has 1/8 of the samples before it, so an interruption loses at most this fraction of the work
 _LATER = "extract() divides the data among processes itself, so leave the sampler out"
 
 
@@ -60,7 +61,7 @@ class Source:
     """The batches of any iterable, in a fixed order."""
 
     order: str = ""  # a digest of the order of samples, if known
-    samples: int | None = None  # in total, if known
+    samples: int | None = None  # the total number of samples, if known
     blocks: int | None = None
 
     def __init__(self, data: Iterable[Any], block: int | None, samples_of: Callable[[Any], int]) -> None:
@@ -109,7 +110,7 @@ class Source:
 
 
 def samples_of_block(given: int | None, first: int) -> int:
-    """The least number of samples in the block that begins with sample `first`.
+    """The least number of samples of the block that begins with sample `first`; `given` is the user's number, if any.
 
     >>> [samples_of_block(None, first) for first in (0, 1000, 100_000)]
     [32, 125, 1024]
@@ -152,7 +153,7 @@ def _has_numbered_samples(data: Any) -> bool:
 
 
 class _Rows(Dataset[Tensor]):
-    """The samples of a tensor."""
+    """A tensor as a dataset: its samples are the rows."""
 
     def __init__(self, tensor: Tensor) -> None:
         if not tensor.dim():
@@ -175,7 +176,7 @@ def _is_dataset(data: Any) -> bool:
 
 
 def no_batch(data: Any) -> InvalidArgument:
-    """The error for data without any batch."""
+    """The error for data that has no batch."""
     is_iterator = isinstance(data, Iterator)
     why = " A generator gives its batches once: make a new one for each extraction." if is_iterator else ""
     what = f"a tensor of shape {tuple(data._tensor.shape)}" if isinstance(data, _Rows) else described(data)
@@ -198,7 +199,7 @@ class _Indexed(Source):
         has_numbers: bool,
     ) -> None:
         self._loader, self._batches, self._samples_of = loader, batches, samples_of
-        self._has_numbers = has_numbers  # True if samples do not come in the dataset's order
+        self._has_numbers = has_numbers  # True if the loader does not give samples in the dataset's order
         self.first_batch = next(iter(self._loaded([0], is_first=True)))
         self._starts = [0]  # for each batch: the number of its first sample
         self._in_block: list[int] = []

@@ -25,8 +25,8 @@ from torch.nn.parameter import is_lazy
 from .._torch.containers import PLAIN, children, find_tensors
 from .._torch.internals import DisableTorchFunction
 
-_SIZE = 12  # bytes
-_CHUNK = 1 << 24  # elements that are read at once
+_SIZE = 12  # number of bytes of a digest
+_CHUNK = 1 << 24  # number of elements that are read at once
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _OF_PROCESS = re.compile(r"(.*_)?(rank|device|gpu|world_size)")  # names whose values differ between processes of one extraction
@@ -80,7 +80,7 @@ class _Digest:
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=_SIZE)
-        self._seen: dict[Any, Any] = {}  # functions and objects by id, attributes by (id, name)
+        self._seen: dict[Any, Any] = {}  # id of a function or object, or (id, name) of an attribute -> the object, kept alive
 
     @property
     def text(self) -> str:
@@ -118,7 +118,7 @@ class _Digest:
             self._add_all(f"array {value.shape}", value.ravel().tolist())
         elif not isinstance(value, (Module, ModuleType, type)) and (inside := children(value)) is not None:
             self._add_all(type(value).__qualname__, [one for pair in inside for one in pair])
-            del self._seen[id(value)]  # an equal container elsewhere must count the same
+            del self._seen[id(value)]  # an equal container elsewhere must have the same digest
         else:
             self._add_object(value, names)
 
@@ -134,7 +134,7 @@ class _Digest:
         if isinstance(value, Module):
             self._say(_ADDRESS.sub("", repr(value)), *(f"{name} {one}" for name, one in state_digests(value).items()))
         elif not names and not isinstance(value, (type, ModuleType)) and not callable(value):
-            for path, tensor in find_tensors(value):  # a batch of the user's own class
+            for path, tensor in find_tensors(value):  # a batch of a class of the user's
                 self._say(str(path), tensor_digest(tensor))
         called = inspect.getattr_static(cls, "__call__", None)
         if isinstance(called, FunctionType) and not isinstance(value, Module):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .features import Features, LayerFeatures
 
 
-_TOGETHER = 32 << 20  # bytes that are read at once
+_TOGETHER = 32 << 20  # number of bytes that are read at once
 
 
 def as_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -35,7 +35,7 @@ def as_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 
 def export_layer(layer: LayerFeatures, path: Path) -> Path:
-    """Write a layer into a file whose format the suffix names."""
+    """Write a layer into a file in the format that the file's suffix names."""
     if path.suffix == ".npy":
         _write_npy(layer, path)
     elif path.suffix == ".zarr":
@@ -89,7 +89,7 @@ def _parts(layer: LayerFeatures) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
     shape, _, together = _form(layer)
     for first in range(0, len(layer), together):
         rows = layer[first : first + together]
-        if rows.shape[1:] != shape[1:]:  # padded to the largest of these rows only
+        if rows.shape[1:] != shape[1:]:  # the rows are padded only to the largest of these rows
             found = rows.new_full((len(rows), *shape[1:]), layer.padding)
             found[tuple(slice(0, size) for size in rows.shape)] = rows
             rows = found

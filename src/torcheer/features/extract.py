@@ -45,7 +45,7 @@ from .storage import (
 from .transforms import GivenKeep, GivenTransform, Keeping, parse_keep
 from .writer import BlockWriter
 
-_EVERY = 0.5  # seconds between two lines on a terminal
+_EVERY = 0.5  # number of seconds between two lines on a terminal
 _EVERY_IN_A_FILE = 30.0
 
 
@@ -53,10 +53,10 @@ _EVERY_IN_A_FILE = 30.0
 class ExtractionProgress:
     """The progress of an extraction, passed to `progress=` functions."""
 
-    samples: int  # run by this process so far
-    total: int | None  # to be run by this process, if known
+    samples: int  # number of samples that this process has run so far
+    total: int | None  # number of samples that this process has to run, if known
     seconds: float
-    written: int  # bytes in the folder, including the unfinished block
+    written: int  # number of bytes in the folder, including the unfinished block
 
     @property
     def rate(self) -> float:
@@ -257,7 +257,7 @@ class _Extraction:
         calling, first = reader.calling, source.first_batch
         self._labels = Labels(self._labels_of(first), calling.samples(first))
         self._reduced = ReducedBlocks(storage, keeping.reducers) if keeping.reducers else None
-        self._first_values: dict[str, Tensor] | None = None  # of the first batch, until they are stored
+        self._first_values: dict[str, Tensor] | None = None  # the values of the first batch, until they are stored
         self._block: _Block | None = None
         self._writer: BlockWriter
 
@@ -277,7 +277,7 @@ class _Extraction:
         self._first_values = values if self._is_wanted(0) else None
 
     def check_blocks(self) -> None:
-        """Raise if an existing block is damaged, before the others are run."""
+        """Raise if an existing block is damaged, before missing blocks are run."""
         try:
             BlockIndex(self._storage, self._keeping.stored)
         except UnreadableFile as error:
@@ -399,9 +399,9 @@ def _block_of(storage: Storage) -> int | None:
 
 def _add_progress(error: BaseException, storage: Storage, source: Source) -> None:
     """Add to an interrupt, or an error of the model or data, how many samples are in the folder and how to continue."""
-    if isinstance(error, TorcheerError):  # these errors have their own advice
+    if isinstance(error, TorcheerError):  # errors of torcheer have their own advice
         return
-    with contextlib.suppress(Exception):  # the folder cannot be read
+    with contextlib.suppress(Exception):  # if the folder cannot be read, nothing is added
         there = sum(block.samples for block in blocks_among(storage.names()))
         whole = f" of {source.samples:,}" if source.samples is not None else ""
         said = f"{there:,}{whole} samples are in {storage.location}. The same call of extract() does the rest."
@@ -419,6 +419,6 @@ def _described_transform(transform: Any) -> Any:
 
 def _autocast(device: str) -> str | None:
     """The dtype of autocast on a device, if the caller has switched it on."""
-    if device == "meta":  # its values are refused later
+    if device == "meta":  # tensors on the meta device are refused later
         return None
     return str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else None

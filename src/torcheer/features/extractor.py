@@ -26,7 +26,7 @@ from .layer_reader import Call, GivenLayers, LayerReader, warn_of_training
 from .transforms import GivenTransform
 
 Batch = Mapping[str, Any]
-_MOST = 8  # columns that an error lists
+_MOST = 8  # an error lists at most this many columns
 
 
 class Extractor:
@@ -190,7 +190,7 @@ class _Inputs:
 
 
 class _Call:
-    """Calls a model with columns: a list of positional arguments, or keyword arguments by parameter."""
+    """Calls a model with columns of a batch: a list of positional arguments, or keyword arguments by parameter."""
 
     def __init__(self, columns: list[str] | dict[str, str]) -> None:
         self._columns = columns
@@ -216,7 +216,7 @@ def _check_batch(batch: Any) -> None:
 
 
 def _named(batch: Batch) -> str:
-    """The columns of a batch, in words."""
+    """The text for the columns of a batch."""
     return few((f"{name!r} ({_kind(column)})" for name, column in batch.items()), _MOST)
 
 

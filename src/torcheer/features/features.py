@@ -51,9 +51,9 @@ from .statistics import (
 )
 from .storage import IDS, LABELS, LAYERS, SAMPLES, TOKEN_POSITIONS, TOKEN_SAMPLES, open_storage
 
-_TOGETHER = 64 << 20  # bytes that are read at once when all rows are needed
-_VALUES_TOGETHER = 1 << 22  # values that a reducer gets at once
-_TOP = 20  # samples
+_TOGETHER = 64 << 20  # number of bytes that are read at once if all rows are needed
+_VALUES_TOGETHER = 1 << 22  # number of values that a reducer gets at once
+_TOP = 20  # default number of samples that `top` returns
 Positions = Literal["mean", "max"]
 
 
@@ -145,7 +145,7 @@ class LayerFeatures(Dataset[Tensor]):
         if isinstance(rows, slice):
             return self._range(range(*rows.indices(len(self))), tuple(rest))
         numbers = self._numbers(rows)
-        if _has_arrays(rest) and not self.is_ragged:  # as in NumPy, they are paired with the samples
+        if _has_arrays(rest) and not self.is_ragged:  # as in NumPy, arrays are paired with the samples
             return self._chosen(numbers, ())[_joined(torch.arange(len(numbers)), rest)]
         return self._chosen(numbers, tuple(rest))
 
@@ -348,7 +348,7 @@ class LayerFeatures(Dataset[Tensor]):
 
 
 def _joined(first: Any, rest: Sequence[Any]) -> Any:
-    """An index; `values[first, *rest]` is the syntax of Python 3.11."""
+    """An index with several parts; `values[first, *rest]` is the syntax of Python 3.11."""
     return (first, *rest)
 
 
@@ -377,7 +377,7 @@ def _as_number(value: Any) -> int | None:
 
 # The features in a folder, also readable while they are being written.
 
-_MOST_MISSING = 1 << 22  # the largest number of missing blocks to list: a larger number in a file must be wrong
+_MOST_MISSING = 1 << 22  # largest number of missing blocks to list: a larger number in a file must be wrong
 
 
 class Features(Mapping[str, Any]):
@@ -462,7 +462,7 @@ class Features(Mapping[str, Any]):
             return None
         return Tokens(_values(self._blocks, TOKEN_SAMPLES), _values(self._blocks, TOKEN_POSITIONS))
 
-    # Statistics: of a reducer that ran during the extraction, else computed from the stored values, in parts ----------
+    # Statistics: the result of a reducer that ran during the extraction, else computed from stored values, in parts -----
 
     @property
     def title(self) -> str:
@@ -598,7 +598,7 @@ class Features(Mapping[str, Any]):
         )
 
     def _found(self, layer: str, reducer: Reducer, fits: Callable[[Any], bool] = lambda one: True) -> Any:
-        """The stored result of a reducer of this kind that fits, or the result of this reducer on the stored values."""
+        """The stored result of a reducer of this class that fits; else the result of `reducer` on the stored values."""
         kept = self._kept(layer)
         for at, one in enumerate(kept):
             if type(one) is type(reducer) and fits(one):
@@ -680,7 +680,7 @@ class Features(Mapping[str, Any]):
 
 
 def _words(found: TopKResult, k: int | None, whose: str) -> str:
-    """A title for the samples."""
+    """A title for chosen samples: how many, and of which unit."""
     which = "largest" if found.reducer.largest else "smallest"
     where = " somewhere" if found.reducer.positions == "max" else ""
     return f"the {found.numbers.shape[1] if k is None else k} samples for which {whose} is {which}{where}"
@@ -715,7 +715,7 @@ class Tokens:
 
 
 class _ColumnsDataset(Dataset[tuple[Any, ...]]):
-    """Columns side by side."""
+    """Columns side by side, as a dataset of tuples."""
 
     def __init__(self, columns: list[Any]) -> None:
         self._columns = columns
@@ -735,7 +735,7 @@ class _ColumnsDataset(Dataset[tuple[Any, ...]]):
 
 
 def sample_names(index: BlockIndex) -> SampleNames:
-    """The samples of the rows of layers."""
+    """The `SampleNames` of the rows of layers."""
     numbers = _sample_numbers(index)
     ids = _values(index, IDS) if index.has(IDS) else None
     named = None if ids is None else dict(zip(numbers.tolist(), ids if isinstance(ids, list) else ids.tolist(), strict=True))

@@ -48,7 +48,7 @@ from .transforms import transforms_by_name
 
 Call = Callable[[Module, Any], Any]
 MASK = "attention_mask"
-_LABELS = ("label", "labels", "target", "targets")  # kept as labels even if forward takes them
+_LABELS = ("label", "labels", "target", "targets")  # kept as labels even if forward has such parameters
 
 
 class Calling:
@@ -66,7 +66,7 @@ class Calling:
             )
         if call is not None and not callable(call):
             raise InvalidArgument(f"call is a function call(model, batch) that runs the model; got {described(call)}.")
-        self.model: Module = without_parallelism(model)  # a parallel wrapper may wait for other processes
+        self.model: Module = without_parallelism(model)  # without the parallel wrapper, which may wait for other processes
         self._call = call
 
     @cached_property
@@ -207,7 +207,7 @@ def training_modules(model: Module) -> list[str]:
     """The addresses of the modules in training mode."""
     return [
         address for address, module in model.named_modules() if getattr(module, "training", False)
-    ]  # frozen TorchScript has no mode
+    ]  # a frozen TorchScript module has no mode
 
 
 def warn_of_training(model: Module, *, stacklevel: int) -> None:
@@ -282,7 +282,7 @@ class LayerReader(Managed["LayerReader"]):
         with torch.no_grad():
             restorer = run_model(run_of(history), function, arguments, None, call="extract").recorder.restorer
         assert restorer is not None
-        own = {id(tensor) for tensor in tensors_in(batch)}  # a batch that is written to is copied instead
+        own = {id(tensor) for tensor in tensors_in(batch)}  # the pass gets a copy of a batch that it writes to
         self.state = [tensor for tensor in restorer.written if id(tensor) not in own]  # tensors that a pass writes to
         self._moved = restorer.moved  # attributes of modules, lists and dictionaries that a pass changes
         return history
@@ -334,7 +334,7 @@ class LayerReader(Managed["LayerReader"]):
             else:
                 self._pass(batch, seed)
             taken = self._taken(number)
-            if taken is None:  # an earlier batch did not overwrite this layer: repeat the pass with a copy in time
+            if taken is None:  # an earlier batch did not overwrite this layer, so no copy was made: repeat the pass with a copy
                 self._pass(batch, seed)
                 taken = self._taken(number)
             if taken is None:
@@ -388,7 +388,7 @@ class LayerReader(Managed["LayerReader"]):
 
     def _pass(self, batch: Any, seed: int) -> None:
         """Run the model, and undo its changes."""
-        for tensor, original in self._written or ():  # the owner of the model may have changed it since the last batch
+        for tensor, original in self._written or ():  # the program may have changed the tensor since the last batch
             original.copy_(tensor)
         with undoing() as undo:
             for container in self._moved:
@@ -440,10 +440,10 @@ class LayerReader(Managed["LayerReader"]):
             tensor = taken[name]
             if (transform := self._transforms.get(name)) is not None:
                 tensor = transform(tensor, batch, mask)
-                tensor = tensor.detach() if isinstance(tensor, Tensor) else tensor  # as in `_taken`
+                tensor = tensor.detach() if isinstance(tensor, Tensor) else tensor  # detached, as in `_taken`
             taken[name] = self._stored(_plain(tensor, name, transform is not None), name, samples, tokens, number)
             del tensor
-        counts: dict[int, int] = {}  # storage -> number of these tensors in it
+        counts: dict[int, int] = {}  # storage -> number of these tensors that use it
         for one in {id(one): one for one in taken.values()}.values():
             address = storage_address(one)
             counts[address] = counts.get(address, 0) + 1
@@ -468,7 +468,8 @@ def _copied(batch: Any) -> Any:
 def _owned(tensor: Tensor, counts: dict[int, int]) -> Tensor:
     """The tensor, or a copy if others may write to its memory, or if its memory is mostly unused by it."""
     address = storage_address(tensor)
-    is_shared = storage_use_count(address) > counts[address]  # asked first, because reading `untyped_storage` adds a use
+    # the count is read first, because reading `untyped_storage` adds a use
+    is_shared = storage_use_count(address) > counts[address]
     storage = tensor.untyped_storage()
     is_foreign = not storage.resizable()  # such as the memory of a NumPy array, whose other users are not counted
     if is_shared or is_foreign or storage.nbytes() > 2 * tensor.numel() * tensor.element_size() + 4096:

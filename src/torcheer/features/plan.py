@@ -23,17 +23,17 @@ _FEW = 5
 class Plan:
     """The settings of an extraction, as JSON values."""
 
-    model: str  # the name of its class
+    model: str  # the name of the model's class
     layers: list[str]
     settings: dict[str, Any]
     structure: str  # a hash of the operations for the first batch
     training: list[str]  # addresses of modules in training mode
     first_batch: str
-    order: str  # of the samples, if a sampler defines it
-    state: dict[str, str] = field(repr=False)  # a digest of each parameter and buffer
+    order: str  # a digest of the order of samples, if a sampler defines it
+    state: dict[str, str] = field(repr=False)  # name of a parameter or buffer -> its digest
 
     def differences(self, other: Plan) -> Iterator[str]:
-        """The differences of another plan from this one, in words."""
+        """The differences of another plan from this plan, as texts."""
         if self.model != other.model:
             yield f"the model is a {other.model}, and was a {self.model}"
         if self.layers != other.layers:
@@ -84,7 +84,7 @@ class End:
 
 
 def read_plan(storage: Storage) -> Plan | None:
-    """The plan of a folder; None if it has none."""
+    """The plan of a folder; None if the folder has no plan."""
     data = storage.read(PLAN)
     return _parsed(data, storage) if data is not None else None
 

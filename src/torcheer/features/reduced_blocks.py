@@ -28,7 +28,7 @@ from .storage import Storage
 _NAME = re.compile(r"reduced-(\d{2})-(\d{8,12})\.safetensors", re.ASCII)
 _MOST_LEVELS = 40
 _TRIES = 100  # attempts to read while others merge
-States = dict[str, list[State]]  # by layer, one state for each of its reducers
+States = dict[str, list[State]]  # layer -> one state for each of its reducers
 
 
 class Node(NamedTuple):
@@ -58,7 +58,7 @@ class Node(NamedTuple):
         return range(self.place << self.level, (self.place + 1) << self.level)
 
     def is_covered(self, there: set[Node]) -> bool:
-        """True if a node above it exists."""
+        """True if a node above this node exists."""
         above = self.parent
         while above.level <= _MOST_LEVELS:
             if above in there:
@@ -138,7 +138,7 @@ class ReducedBlocks:
             left, right = node.parent.halves
             try:
                 halves = [self._read(one, self._reducers) for one in (left, right)]
-            except FileNotFoundError:  # another process merged and deleted them, or the listing is old
+            except FileNotFoundError:  # another process merged and deleted the files, or the listing is old
                 tries += 1
                 continue
             merged = {layer: self._merged(layer, *(states[layer] for states, _ in halves)) for layer in self._reducers}
@@ -175,7 +175,7 @@ class ReducedBlocks:
         for _ in range(_TRIES):
             try:
                 return self._read_tree(layer, self.nodes())
-            except FileNotFoundError:  # merged and deleted meanwhile
+            except FileNotFoundError:  # the files were merged and deleted meanwhile
                 continue
         raise UnreadableFile(f"the reduced features in {self._storage.location} changed during each attempt to read them.")
 
@@ -201,7 +201,7 @@ class ReducedBlocks:
         return read(Node(top, 0)) or Reduced(self.begin()[layer], 0)
 
     def _read(self, node: Node, layers: Mapping[str, object] | Sequence[str]) -> tuple[States, int]:
-        """The states in a file. Raises FileNotFoundError if there is none."""
+        """The states in a node's file. Raises FileNotFoundError if there is no file."""
         file = self._storage.read_tensors(node.name)
         samples = file.metadata.get("samples", "")
         if file.metadata.get("of") != self._written_of or not (samples.isascii() and samples.isdigit() and len(samples) < 20):

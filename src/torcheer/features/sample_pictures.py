@@ -65,10 +65,10 @@ class Drawn:
 Array = np.ndarray[Any, Any]
 # A dataset, a tensor or list of pictures, a mapping from ids to pictures, or a function of a sample's number.
 Pictures = Dataset[Any] | Tensor | Array | Sequence[Any] | Mapping[Any, Any] | Callable[[int], Any]
-_TILE = 220  # pixels
+_TILE = 220  # size of a picture in pixels
 _GAP = 16
 _MARGIN = 30
-_ACROSS = 5  # pictures of one unit in a row
+_ACROSS = 5  # number of pictures of one unit in a row
 _MOST_TILES = 2000
 _NAMES = ("image", "img", "pixel_values", "picture", "x")  # common names of a picture in a dictionary
 

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 # A heat map of a matrix of layers, large enough to read every name.
 
 Array = np.ndarray[Any, Any]
-_MARGIN = 30  # pixels
-_LONGEST = 34  # letters of a name
+_MARGIN = 30  # number of pixels
+_LONGEST = 34  # largest number of letters of a name
 _FEW = 16  # up to this many rows and columns, numbers are written in the cells
 _CELL_PIXELS, _SMALL_CELL = 88, 30
-_MOST_PIXELS = 4000  # pixels of a side of the matrix
+_MOST_PIXELS = 4000  # largest number of pixels of a side of the matrix
 
 
 def short_name(name: str, longest: int = _LONGEST) -> str:
@@ -49,11 +49,11 @@ def short_name(name: str, longest: int = _LONGEST) -> str:
 
 
 def heat_map(values: Array, rows: list[str], columns: list[str], title: str, words: str, ends: tuple[str, str]) -> Drawn:
-    """Draw a matrix. `words` is the label of its colour bar; `ends` label its rows and columns."""
+    """Draw a matrix as a heat map. `words` is the label of its colour bar; `ends` label its rows and columns."""
     matplotlib = import_matplotlib()
     count = max(values.shape)
     cell = _CELL_PIXELS if count <= _FEW else max(min(_SMALL_CELL, _MOST_PIXELS // count), 2)
-    every = max(1, math.ceil(_SMALL_CELL / cell))  # if there are too many, only some are named
+    every = max(1, math.ceil(_SMALL_CELL / cell))  # if there are too many names, only every so many are written
     size = 9.0 if count <= _FEW else 7.0
     names = [[short_name(name) for name in some] for some in (rows, columns)]
     room = [max(text_width(name, size) for name in some) + 24 for some in names]
@@ -101,8 +101,8 @@ def _write_numbers(axes: Any, values: Array, picture: Any) -> None:
 # `Similarity`: the matrix that `similarity` returns, to look up, print, draw and export.
 
 _WORDS = {"cka": "linear CKA", "debiased cka": "debiased linear CKA", "rsa": "RSA (Spearman)"}
-_CELL = 7  # characters of a column of numbers
-_MOST = 16  # columns that are printed at most
+_CELL = 7  # number of characters of a column of numbers
+_MOST = 16  # at most this many columns are printed
 
 
 @dataclass(eq=False, repr=False)
@@ -200,7 +200,7 @@ class Similarity(Shown):
         lines = [f"{_title(self.measure)} of {size}:", f"\tSamples: {self.samples:,}"]
         lines += [f"\tNote: {note}" for note in self.notes]
         width = terminal_width()
-        room = None if width is None else width - 16  # without the width of two tabs
+        room = None if width is None else width - 16  # the width without two tabs
         table = self._table(room).text(room)
         return "\n".join([*lines, "\tMatrix:", *(f"\t\t{line}" for line in table.split("\n"))])
 
@@ -232,9 +232,9 @@ def _place(name: str, layers: list[str]) -> int:
 
 # Linear CKA (Kornblith et al. 2019) of layers, from features that are read in parts.
 #
-# With centred features X and Y it is |XᵀY|² / (|XᵀX| |YᵀY|), in Frobenius norms. |XᵀY|² is computed in one of two ways,
-# whichever is cheaper and fits the memory: from products of features, XᵀY, summed over samples; or, if there are more
-# features than samples, from products of samples, since |XᵀY|² = ⟨XXᵀ, YYᵀ⟩, tile by tile.
+# With centred features X and Y (samples × features), CKA is |XᵀY|² / (|XᵀX| |YᵀY|), in Frobenius norms. |XᵀY|² is computed in
+# one of two ways, whichever is cheaper and fits the memory: from the products of features, XᵀY, summed over samples; or, if
+# there are more features than samples, from the Gram matrices of samples, since |XᵀY|² = ⟨XXᵀ, YYᵀ⟩, tile by tile.
 
 Pairs = list[tuple[int, int]]
 _BYTES = 8  # size of a float64
@@ -275,9 +275,9 @@ def linear_cka(a: Sequence[Rows], b: Sequence[Rows] | None, memory: int, *, debi
 
 
 def _without_self(product: float, one: Tensor, other: Tensor, count: int) -> float:
-    """n (n - 3) times the unbiased estimate of HSIC. `one` and `other` are the diagonals of the two products of samples.
+    """The unbiased estimate of HSIC, times n (n - 3). `one` and `other` are the diagonals of the two Gram matrices.
 
-    Rows are centred, so each row of these products sums to zero; without the diagonal it sums to minus the diagonal.
+    Rows are centred, so each row of a Gram matrix sums to zero; without the diagonal it sums to minus the diagonal.
     """
     together = float(one @ other)
     sums = float(one.sum()) * float(other.sum())
@@ -285,7 +285,7 @@ def _without_self(product: float, one: Tensor, other: Tensor, count: int) -> flo
 
 
 def _squared_products(layers: Sequence[_ScaledRows], pairs: Pairs, memory: int) -> Array:
-    """|XᵀY|² of each of the pairs; zero elsewhere."""
+    """A matrix with |XᵀY|² for each of the pairs of layers, and zero elsewhere."""
     count, widths = layers[0].rows.count, [layer.rows.width for layer in layers]
     by_features = count * sum(widths[one] * widths[other] for one, other in pairs)
     by_samples = count * count * (sum(widths) + len(layers) ** 2)
@@ -312,7 +312,7 @@ def _from_features(layers: Sequence[_ScaledRows], pairs: Pairs, memory: int) -> 
 
 
 def _groups(pairs: Pairs, widths: list[int], memory: int) -> list[Pairs]:
-    """Groups of pairs whose products fit into memory together. The features are read once for each group."""
+    """Groups of pairs whose products fit into memory together. Features are read once for each group."""
     groups: list[Pairs] = [[]]
     left = memory
     for one, other in pairs:
@@ -352,9 +352,9 @@ def _from_samples(layers: Sequence[_ScaledRows], memory: int) -> Array:
 # The distance of two samples in a layer is one minus the correlation of their features; two layers are compared by
 # Spearman's rank correlation of their distances, where equal distances share their mean rank.
 
-_WORKING = 9  # temporary arrays, with a number for each pair of samples, while a layer is ranked
-_ROOM = 64 << 20  # bytes for rows while their products are computed
-_DIGITS = 12  # of a distance: rounding errors of sums must not separate equal distances
+_WORKING = 9  # number of temporary arrays, with an item for each pair of samples, while a layer is ranked
+_ROOM = 64 << 20  # number of bytes for rows while their products are computed
+_DIGITS = 12  # digits to which distances are rounded: rounding errors of sums must not separate equal distances
 
 
 def rank_similarity(a: Sequence[Rows], b: Sequence[Rows] | None, memory: int) -> Array:
@@ -423,7 +423,7 @@ class _StandardRows:
         self._largest, self._mean, self._length = (torch.cat(some)[:, None] for some in zip(*parts, strict=True))
 
     def _ends(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """For each row: a divisor that prevents overflow, the mean after division, and the norm of the rest."""
+        """For each row: a divisor that prevents overflow, the mean after division, and the norm of the centred row."""
         largest = rows.abs().amax(1)
         largest = torch.where(largest > 0, largest, 1.0)
         scaled = rows / largest[:, None]
@@ -454,11 +454,11 @@ def average_ranks(values: Array) -> Array:
     return ranks
 
 
-# `similarity`: of the layers of one model, or of two models, over the same samples.
+# `similarity` compares the layers of one model, or of two models, over the same samples.
 
 Measure = Literal["cka", "rsa"]
 _MEMORY = 2 << 30
-_LEAST = {"cka": 2, "debiased": 4, "rsa": 3}  # least number of samples
+_LEAST = {"cka": 2, "debiased": 4, "rsa": 3}  # measure -> least number of samples
 
 
 def similarity(
@@ -548,7 +548,7 @@ class Side(NamedTuple):
 
     layers: Mapping[str, Any]
     ids: list[Any] | None
-    numbers: list[int] | None  # the samples' numbers in the data
+    numbers: list[int] | None  # the numbers of the samples in the data
     title: str
 
 
@@ -628,7 +628,7 @@ def _aligned(sides: list[Side], chosen: list[list[str]], samples: int | None) ->
             f"a and b must have the same samples; a has {table[0][0].count:,} and b has {table[1][0].count:,} of them."
         )
     elif len(sides) == 2 and sides[0].numbers is not None and sides[1].numbers is not None:
-        order = _order(sides[0].numbers, sides[1].numbers)  # they differ if blocks are missing
+        order = _order(sides[0].numbers, sides[1].numbers)  # the orders differ if blocks are missing
     count = table[0][0].count if samples is None else min(samples, table[0][0].count)
     first = np.arange(count)
     if count < table[0][0].count:

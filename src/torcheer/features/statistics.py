@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     import pandas
 
 
-# Products of samples, a samples × samples matrix, computed tile by tile from a few columns at a time.
+# Gram matrices (samples × samples: the product of each pair of rows), computed tile by tile from a few columns at a time.
 
 
 class Prepared(Protocol):
-    """Rows that are centred or scaled when they are read."""
+    """Rows that are centred or scaled as they are read."""
 
     rows: Rows
 
@@ -35,7 +35,7 @@ class Prepared(Protocol):
 
 
 def product_tile(layer: Prepared, begin: int, other: int, size: int, memory: int) -> Tensor:
-    """The products of `size` rows from `begin` with `size` rows from `other`."""
+    """A tile of the Gram matrix: the products of `size` rows from `begin` with `size` rows from `other`."""
     count = layer.rows.count
     tile = torch.zeros(min(size, count - begin), min(size, count - other), dtype=torch.float64)
     for columns in layer.rows.column_parts(memory // (2 * BYTES_READ * size)):
@@ -46,8 +46,8 @@ def product_tile(layer: Prepared, begin: int, other: int, size: int, memory: int
 
 # The features of a layer as a matrix with one row per sample, read in parts in float64.
 
-_TOGETHER = 1 << 20  # numbers that are read at once
-BYTES_READ = 24  # bytes per number while it is read: as stored, in float64, and centred
+_TOGETHER = 1 << 20  # number of values that are read at once
+BYTES_READ = 24  # number of bytes per value while it is read: as stored, in float64, and centred
 
 
 class Rows:
@@ -88,7 +88,7 @@ class Rows:
 
     @property
     def unit_width(self) -> int:
-        """The numbers of a row for one index of dimension 1, such as the positions of a channel."""
+        """How many numbers of a row belong to one index of dimension 1, such as the positions of a channel."""
         return self.width // max(1, self._shape[1]) if len(self._shape) > 1 else self.width
 
     def column_parts(self, width: int) -> Iterator[slice | None]:
@@ -170,15 +170,15 @@ class Sample(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class ChosenSamples(ShownTable):
-    """Samples in an order: their `numbers` in the dataset, `values`, and `ids` if they have any."""
+    """Samples in an order: their `numbers` in the dataset, `values`, and `ids` if they have ids."""
 
     title: str
-    word: str  # the name of the values
+    word: str  # what the values are, in a word
     numbers: Tensor
     values: Tensor
-    ids: Sequence[Any] | None  # of these samples
+    ids: Sequence[Any] | None  # the ids of these samples
     left_out: int = 0  # number of samples whose value is not finite
-    row_title: str = ""  # the title of its row in a sheet of several
+    row_title: str = ""  # the title of their row in a sheet of several rows
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -210,11 +210,11 @@ class ChosenSamples(ShownTable):
 
 
 class SampleNames:
-    """The sample number of each row, and the ids of samples if there are any."""
+    """The sample number of each row, and the ids of samples if they have ids."""
 
     def __init__(self, numbers: Tensor, ids: Mapping[int, Any] | None = None) -> None:
         self._numbers = numbers
-        self._ids = ids  # by sample number
+        self._ids = ids  # for each sample number: the sample's id
 
     def of_rows(self, rows: Tensor) -> Tensor:
         """The sample numbers of rows."""
@@ -246,8 +246,9 @@ class SampleNames:
 # The nearest samples to a sample.
 
 Nearness = Literal["cosine", "correlation", "dot", "euclidean"]
-GivenSample = int | str | Tensor | Sequence[float] | np.ndarray[Any, Any]  # its number, its id, or its features
-_MEASURES = {"cosine": True, "correlation": True, "dot": True, "euclidean": False}  # True if the largest is nearest
+GivenSample = int | str | Tensor | Sequence[float] | np.ndarray[Any, Any]  # the sample's number, its id, or its features
+# measure -> True if the largest value is nearest
+_MEASURES = {"cosine": True, "correlation": True, "dot": True, "euclidean": False}
 
 
 def nearest_samples(rows: Rows, sample: Any, k: int, measure: str, names: SampleNames) -> ChosenSamples:
@@ -307,23 +308,23 @@ def _measured(rows: Tensor, wanted: Tensor, measure: str) -> Tensor:
 # Principal components of the features of a layer, from rows that are read in parts.
 
 _BYTES = 8
-_COPIES = 4  # copies of the matrix that an eigendecomposition needs
+_COPIES = 4  # number of copies of the matrix that an eigendecomposition needs
 MEMORY = 2 << 30
-_ROOM = 64 << 20  # bytes for rows while their products are computed
+_ROOM = 64 << 20  # number of bytes for rows while their products are computed
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Components(Shown):
-    """Principal components: unit vectors, the most variable first, and the variance along each.
+    """Principal components: unit vectors, sorted by the variance along them, largest first; and these variances.
 
     Signs are chosen so that the largest entry of a direction, by magnitude, is positive.
     """
 
     directions: Tensor  # components × features
-    variances: Tensor  # divided by the number of samples
-    mean: Tensor  # of the features
-    total_variance: float  # of all components
-    samples: int  # or observations, if computed from a covariance
+    variances: Tensor  # sums of squares divided by the number of samples
+    mean: Tensor  # the mean of the features
+    total_variance: float  # the variance of all components together
+    samples: int  # the number of samples, or of observations if computed from a covariance
     left_out: int = 0
     rows: Rows | None = None
 
@@ -365,7 +366,7 @@ def _check_number(k: object) -> None:
 
 
 def components_of(rows: Rows, k: int, memory: int = MEMORY) -> Components:
-    """The first `k` principal components of rows, from the covariance of features or from products of samples."""
+    """The first `k` principal components of rows, from the covariance of features or from the Gram matrix of samples."""
     _check_number(k)
     usable, left_out = _finite(rows)
     if usable.count < 2:
@@ -407,7 +408,7 @@ def _largest(products: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _from_samples(usable: Rows, k: int, rows: Rows, left_out: int) -> Components:
-    """For fewer samples than features: the eigenvectors of the products of samples are the weights of samples in the
+    """For fewer samples than features: the eigenvectors of the Gram matrix are the weights of samples in the
     directions.
     """
     centred = CentredRows(usable)
@@ -423,7 +424,7 @@ def _from_samples(usable: Rows, k: int, rows: Rows, left_out: int) -> Components
     directions = torch.zeros(k, usable.width, dtype=torch.float64)
     for begin, part in usable.parts():
         directions += vectors[begin : begin + len(part)].T @ (part - mean)
-    # Directions without variance are rounding errors; these are made orthogonal to the others.
+    # Directions without variance are rounding errors; they are made orthogonal to the other directions.
     directions = torch.linalg.qr(directions.T)[0].T
     total = float(products.diagonal().sum()) / usable.count
     return Components(_signed(directions), values / usable.count, mean, total, usable.count, left_out, rows)
@@ -436,7 +437,7 @@ def _signed(directions: Tensor) -> Tensor:
 
 
 def _finite(rows: Rows) -> tuple[Rows, int]:
-    """The rows without a NaN or an infinity, and the number of the others."""
+    """The rows without NaN and infinity, and the number of rows that are left out."""
     finite = [part.isfinite().all(1) for _, part in rows.parts()]
     good = torch.cat(finite) if finite else torch.zeros(0, dtype=torch.bool)
     if bool(good.all()):

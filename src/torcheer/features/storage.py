@@ -25,10 +25,11 @@ from ..errors import InvalidArgument, NotWritten, UnreadableFile
 _BLOCK = re.compile(r"block-(\d{8,12})-(\d{12,15})-(\d{9,12})\.safetensors", re.ASCII)
 
 LAYERS, LABELS, IDS = "layers/", "labels/", "ids"
-SAMPLES = "samples"  # sample numbers in the dataset, if samples do not come in its order
+# name of the column of sample numbers in the dataset; there is one if samples do not come in the dataset's order
+SAMPLES = "samples"
 TOKEN_SAMPLES, TOKEN_POSITIONS = "tokens/samples", "tokens/positions"
 TEXTS = "texts/"  # prefix of the name of a text column
-ODD = "dtypes"  # key of the metadata: dtypes of columns that safetensors lacks
+ODD = "dtypes"  # key of the metadata for the dtypes of columns that safetensors has no name for
 FORMAT = {"format": "torcheer features"}
 
 
@@ -48,7 +49,7 @@ def blocks_among(names: Iterable[str]) -> list[BlockName]:
     """The blocks among file names, in order."""
     found = (_BLOCK.fullmatch(name) for name in names)
     blocks = {BlockName(int(match[1]), int(match[2]), int(match[3])): match[0] for match in found if match is not None}
-    return sorted(block for block, name in blocks.items() if block.file == name)  # without extra zeros
+    return sorted(block for block, name in blocks.items() if block.file == name)  # leaves out names with extra zeros
 
 
 # A folder of features, whose files are written whole or not at all.
@@ -56,7 +57,7 @@ def blocks_among(names: Iterable[str]) -> list[BlockName]:
 # Names are relative, without folders. Two processes that write the same name write the same bytes, so their order does not
 # matter.
 
-_LARGE = 4096  # bytes
+_LARGE = 4096  # number of bytes from which a tensor counts as large
 
 
 class TensorsInWork:
@@ -71,7 +72,7 @@ class TensorsInWork:
         self._file = WholeFile(folder / "block", "block of features", follows=False).__enter__()
         self._writer = TensorWriter(self._file, room)
         self._places: dict[str, Place] = {}
-        self.size = 0  # bytes of the tensors so far
+        self.size = 0  # number of bytes of the tensors so far
         self._is_over = False
 
     def add(self, name: str, tensor: Tensor) -> None:
@@ -98,7 +99,7 @@ class TensorsInWork:
         return path.stat().st_size
 
     def abandon(self) -> None:
-        """Give the file up, unless it is finished."""
+        """Delete the unfinished file; does nothing if it is finished."""
         if not self._is_over:
             self._is_over = True
             self._writer.abandon()
@@ -109,7 +110,7 @@ class TensorsInWork:
 class Storage(ABC):
     """The files in one folder, local or remote."""
 
-    location: str  # the folder, for messages
+    location: str  # the folder, as text for messages
 
     @abstractmethod
     def sizes(self) -> dict[str, int]:
@@ -117,7 +118,7 @@ class Storage(ABC):
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
-        """The content of a file; None if there is none."""
+        """The content of a file; None if there is no such file."""
 
     def has(self, name: str) -> bool:
         """True if there is a file of this name."""
@@ -129,7 +130,7 @@ class Storage(ABC):
 
     @abstractmethod
     def read_tensors(self, name: str) -> TensorFile:
-        """Open a file of tensors, which are read when accessed. Raises FileNotFoundError if there is none."""
+        """Open a file of tensors, which are read when accessed. Raises FileNotFoundError if there is no such file."""
 
     @abstractmethod
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -170,7 +171,7 @@ class LocalStorage(Storage):
             raise UnreadableFile(f"the folder {self.folder} cannot be read: {error.strerror}.") from error
         for entry in entries:
             if not entry.name.startswith("."):
-                with contextlib.suppress(OSError):  # deleted meanwhile, or a dead link
+                with contextlib.suppress(OSError):  # the file was deleted meanwhile, or is a dead link
                     found[entry.name] = entry.stat().st_size
         return found
 
@@ -179,7 +180,7 @@ class LocalStorage(Storage):
             return read_regular(self.folder / name)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except OSError as error:  # the name is a folder or a pipe, or it is unreadable
+        except OSError as error:  # the name is a folder or a pipe, or the file is unreadable
             raise UnreadableFile(f"{self.folder / name} cannot be read: {error.strerror or error}.") from error
         except UnreadableFile as error:
             raise UnreadableFile(f"{self.folder / name} cannot be read: {error}.") from None
@@ -229,8 +230,8 @@ class LocalStorage(Storage):
 #
 # Tensors are read by byte ranges: reading a few rows of a layer does not read the whole block.
 
-_SHOWS_WHOLE = frozenset("s3 s3a gs gcs az abfs abfss adl oss obs cos r2 tos hf memory".split())  # and other object stores
-_AT_FIRST = 1 << 16  # bytes of a file that are read to find its header
+_SHOWS_WHOLE = frozenset("s3 s3a gs gcs az abfs abfss adl oss obs cos r2 tos hf memory".split())  # protocols of object stores
+_AT_FIRST = 1 << 16  # number of bytes of a file that are read to find its header
 
 
 class RemoteStorage(Storage):
@@ -293,7 +294,7 @@ class RemoteStorage(Storage):
             raise UnreadableFile(f"{self.location}/{name} cannot be read: {error}.") from None
 
     def size(self, name: str) -> int:
-        """The size of a file in bytes. Raises FileNotFoundError if there is none."""
+        """The size of a file in bytes. Raises FileNotFoundError if there is no such file."""
         self._files.invalidate_cache()
         return int(self._files.size(self._path(name)))
 

@@ -42,7 +42,7 @@ def _mean(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
 
 
 def _max(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
-    """The largest value over positions, with the same positions as `_mean`."""
+    """The largest value over positions. Which positions count is the same as for `_mean`."""
     if tensor.is_complex():
         raise InvalidArgument(
             'transform="max" takes numbers that have an order; a layer is complex. Use a function of your own.'
@@ -110,7 +110,7 @@ def transforms_by_name(transform: Any, names: list[str], keys: Mapping[str, str]
 
 
 def names_meant(key: Any, names: list[str], keys: Mapping[str, str], who: str) -> list[str]:
-    """The stored layers with this name, or with this key."""
+    """The stored layers that have this name, or whose key is this key."""
     meant = [name for name in names if name == str(key)] or [name for name in names if keys[name] == str(key)]
     if not meant:
         hint = did_you_mean(key, dict.fromkeys([*names, *keys.values()]))
@@ -167,7 +167,7 @@ class Keeping:
 
 
 def parse_keep(keep: Any, names: list[str], origins: Mapping[str, str]) -> Keeping:
-    """Parse the argument. Layers that a mapping does not name are stored."""
+    """Parse the argument `keep`. Values of layers that a mapping does not name are stored."""
     by_name: dict[str, list[Any]] = {name: [ACTIVATIONS] for name in names}
     if isinstance(keep, Mapping):
         for key, value in keep.items():

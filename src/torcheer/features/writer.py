@@ -24,12 +24,14 @@ from .._files.tensor_files import NAMES
 from ..errors import NotWritten
 from .storage import ODD, Storage, TensorsInWork
 
-QUEUE = 256 << 20  # bytes in the queue at most, or three batches if these are larger
+QUEUE = 256 << 20  # at most this many bytes are in the queue, or three batches if these are larger
 _BATCHES = 3
-_LIMIT = 1800.0  # seconds in which a folder must accept a batch or the end of a block, which may be sent far away
-_LAST = 60.0  # the same after an error or an interrupt
-_TOGETHER = 1 << 20  # bytes of a column that are written at once
-_NICE = 5  # on 8 cores with 8 torch threads, extracting ResNet-50 took 1.15 times the plain loop without this, and 1.07 with it
+_LIMIT = 1800.0  # number of seconds in which a folder must accept a batch or the end of a block, which may be sent far away
+_LAST = 60.0  # the same limit after an error or an interrupt
+_TOGETHER = 1 << 20  # number of bytes of a column that are written at once
+# added niceness. On 8 cores with 8 torch threads, extracting ResNet-50 took 1.15 times the plain loop without it, and 1.07 with
+# it
+_NICE = 5
 
 
 @dataclass
@@ -53,7 +55,7 @@ class BlockWriter:
     def __init__(self, storage: Storage, room: int, written: Callable[[int], None], most: int = QUEUE) -> None:
         self._storage, self._room, self._written, self._most = storage, room, written, most
         self._steps: deque[_Step] = deque()
-        self._waiting = 0  # bytes in the queue and being written
+        self._waiting = 0  # number of bytes in the queue and being written
         self._changed = Condition()
         self._is_closing = False
         self._is_over = False
@@ -104,7 +106,7 @@ class BlockWriter:
             self._wait(lambda: self._thread is None or self._is_over, limit)
 
     def _wait(self, is_so: Callable[[], bool], limit: float) -> None:
-        """Wait until a condition holds or an error occurs, as long as the thread finishes a step in each `limit` seconds."""
+        """Wait until `is_so` returns True or an error occurs. Raises if the thread finishes no step within `limit` seconds."""
         finished = self._finished
         while not self._changed.wait_for(lambda: self._is_over or is_so(), limit):
             if self._finished == finished:
@@ -162,7 +164,7 @@ class BlockWriter:
 
     def _write_steps(self) -> None:
         work: _BlockInWork | None = None
-        reported = 0  # bytes of the unfinished block that `written` was called with
+        reported = 0  # number of bytes of the unfinished block that `written` was called with
         while self._error is None and (step := self._next()) is not None:
             try:
                 for event in step.event or ():
@@ -172,7 +174,7 @@ class BlockWriter:
                 size = work.finish(step) if step.name else work.size
                 self._written(size - reported)
                 work, reported = (None, 0) if step.name else (work, size)
-            except BaseException as error:  # raised again in the model's thread
+            except BaseException as error:  # the error is raised again in the model's thread
                 with self._changed:
                     self._error = error
                     self._steps.clear()
@@ -183,7 +185,7 @@ class BlockWriter:
                 self._changed.notify_all()
             del step
         if work is not None:
-            with contextlib.suppress(Exception):  # it is given up anyway
+            with contextlib.suppress(Exception):  # the block is given up anyway
                 work.abandon()
             self._written(-reported)
 
@@ -194,7 +196,7 @@ class BlockWriter:
 
 
 class _NotResponding(NotWritten):
-    """The folder accepts no more data."""
+    """Raised if the folder accepts no more data."""
 
 
 def _lower_priority() -> None:
@@ -212,7 +214,7 @@ class _BlockInWork:
         self._pending: dict[str, list[Tensor]] = {}
         self._sizes: dict[str, int] = {}
         self._counts: dict[str, int] = {}
-        self._odd: dict[str, str] = {}  # columns of a dtype that safetensors lacks
+        self._odd: dict[str, str] = {}  # names and dtypes of columns whose dtype safetensors lacks
 
     @property
     def size(self) -> int:

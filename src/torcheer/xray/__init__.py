@@ -18,7 +18,7 @@ from .xray import Xray as Xray
 
 
 def __getattr__(name: str) -> object:
-    """The callbacks for other packages, which are made at first use."""
+    """Return a callback class for Lightning or Hugging Face; the class is made at first use."""
     if name in ("LightningXray", "TrainerXray"):
         return getattr(callbacks, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,8 @@
 """A layer over the whole run: as an animated GIF or WebP, or as a strip of frames in one PNG.
 
-Frames are painted pixel by pixel, with NumPy; Pillow only draws the letters. All share one palette made from the colour scale,
-so a value has the same colour in every frame: nothing is dithered, nothing is smoothed. A frame is a title, the step, the
-picture enlarged by a whole factor, and the colours with their values.
+Frames are painted pixel by pixel, with NumPy; Pillow only draws the letters. All frames share one palette made from the colour
+scale, so a value has the same colour in every frame: nothing is dithered, nothing is smoothed. A frame is a title, the step,
+the picture enlarged by a whole factor, and the colours with their values.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .run import Run, evenly
 from .store import Snapshots
 from .tiles import Array, Mosaic, choose_columns, make_mosaic
 
-_RAMP = 235  # colours of the scale; odd, so that zero has its own
-_GREYS = 16  # from ink to paper, for letters
+_RAMP = 235  # number of colours of the scale; odd, so that zero has a colour of its own
+_GREYS = 16  # number of greys between ink and paper, for letters
 _PAPER = _RAMP + _GREYS - 1
 _NONFINITE = _RAMP + _GREYS
 
-_LARGEST = 80  # pixels one value takes at most
-_FLATTEST = 4  # a matrix is stretched until its sides are no further apart
+_LARGEST = 80  # the largest number of pixels that one value takes, down or across
+_FLATTEST = 4  # a matrix is stretched until its longer side is at most this many times the shorter side
 _BAR = (200, 12)
 
 
@@ -45,11 +45,11 @@ class Shot:
     step: int
     picture: Array
     scale: ColorScale
-    nonfinite: int  # values of the whole tensor
+    nonfinite: int  # number of values of the whole tensor that are NaN or infinite
 
 
 def import_pillow() -> Any:
-    """Pillow, or an error that says how to get it."""
+    """Return the package Pillow. Raises an error that says how to install it if it is missing."""
     try:
         import PIL.GifImagePlugin
         import PIL.Image
@@ -91,7 +91,7 @@ class Letters:
         if size not in self._fonts:
             try:
                 self._fonts[size] = self._pillow.ImageFont.load_default(size)
-            except (TypeError, ImportError):  # Pillow 10.0, and a Pillow without FreeType: one size, no …
+            except (TypeError, ImportError):  # Pillow 10.0 and a Pillow without FreeType draw letters of one size, and no …
                 self._fonts[size] = self._pillow.ImageFont.load_default()
                 self._has_freetype = False
         return self._fonts[size]
@@ -120,7 +120,7 @@ class Paints:
         return levels
 
     def letters(self, greys: Array) -> Array:
-        """Grey pixels in these paints."""
+        """Letters, given as grey pixels, as pixels in these paints."""
         if self.palette is not None:
             return (_RAMP + np.rint(greys / 255 * (_GREYS - 1))).astype(np.uint8)
         ink = np.array(INK) + (np.array(GAP) - INK) * (greys[..., None] / 255)
@@ -138,7 +138,7 @@ class Paints:
         return np.repeat(row[None], height, axis=0)
 
     def as_image(self, canvas: Array) -> Any:
-        """An image of Pillow."""
+        """The canvas as a Pillow image."""
         image = import_pillow().Image.fromarray(canvas)
         if self.palette is not None:
             image.putpalette(self.palette.tobytes())
@@ -151,7 +151,7 @@ def scale_paints(scale: ColorScale) -> Paints:
 
 
 def quantised_paints(pictures: list[Array]) -> Paints:
-    """The palette that suits pictures in red, green and blue best."""
+    """The palette that fits pictures in red, green and blue best."""
     pillow = import_pillow()
     image = pillow.Image.fromarray(np.concatenate([picture.reshape(1, -1, 3) for picture in pictures], axis=1))
     found = image.quantize(_RAMP, method=pillow.Image.Quantize.MAXCOVERAGE).getpalette()[: _RAMP * 3]
@@ -172,7 +172,7 @@ class Stage:
     """The parts that all frames share: size, title, enlargement, paints."""
 
     title: str
-    height: int  # of the largest picture, enlarged
+    height: int  # height of the largest picture, enlarged, in pixels
     width: int
     zoom: tuple[int, int]
     paints: Paints
@@ -184,7 +184,7 @@ class Stage:
     narrowest = 340
 
     def frame(self, shot: Shot, share: float) -> Array:
-        """A whole frame; `share` is how much of the run has passed."""
+        """A whole frame. `share` is the fraction of the run that has passed, from 0 to 1."""
         width = max(self.width, self.narrowest) + 2 * self.margin
         top, foot = self.margin + 54, 46
         canvas = self.paints.blank(top + self.height + foot + self.margin, width)
@@ -197,7 +197,7 @@ class Stage:
         return canvas
 
     def key(self, canvas: Array, top: int, scale: ColorScale) -> None:
-        """The colours and the values at their ends."""
+        """Draw the colours of the scale, and the values at its ends."""
         width = min(_BAR[0], canvas.shape[1] - 2 * self.margin)
         self.paste(canvas, top, self.margin, self.paints.bar(scale, width, _BAR[1], self.is_color))
         low, high = self.letters.line(number(scale.low), 13), self.letters.line(number(scale.high), 13)
@@ -216,12 +216,12 @@ class Stage:
 
 
 def step_words(shot: Shot) -> str:
-    """`step 40`, and how many of its values are not finite."""
+    """The text `step 40`, and how many of the step's values are not finite."""
     return f"step {shot.step}" + (f" · {shot.nonfinite:,} not finite" if shot.nonfinite else "")
 
 
 def zoom_of(mosaic: Mosaic, wanted: int, tile: int | None) -> tuple[int, int]:
-    """Whole factors, down and across, that make a picture, or with `tile` its tiles, about as large as wanted."""
+    """The whole factors, down and across, that enlarge a picture, or with `tile` its tiles, to about the wanted size."""
     if tile is not None:
         across = mosaic.tiles[0].width if mosaic.tiles else 1
         return (max(1, round(tile / across)),) * 2
@@ -230,7 +230,7 @@ def zoom_of(mosaic: Mosaic, wanted: int, tile: int | None) -> tuple[int, int]:
 
 
 def stretched(mosaic: Mosaic, factor: int) -> tuple[int, int]:
-    """The factor down and across; a matrix that is very flat is stretched."""
+    """`factor` as a pair (down, across), in which the shorter side of a very flat matrix has a larger factor."""
     if mosaic.form != "matrix":
         return factor, factor
     down = factor * mosaic.width // (_FLATTEST * mosaic.height)
@@ -245,12 +245,12 @@ def enlarged(picture: Array, zoom: tuple[int, int]) -> Array:
 
 # Frames are written to an animated GIF or WebP one by one, so that memory does not grow with their number.
 
-_ENDLESS = b"\x21\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00"  # the animation begins again when it ends
-_LEAVE = 1  # what a frame does not cover stays as it was
+_ENDLESS = b"\x21\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00"  # GIF extension: the animation begins again when it ends
+_LEAVE = 1  # GIF disposal: what a frame does not cover stays as it was
 
 
 def as_gif(frames: Iterable[Array], paints: Paints, milliseconds: int) -> bytes:
-    """Frames as a GIF with one palette. Of each frame only the part that changed is written."""
+    """The bytes of a GIF with one palette. For each frame, only the part that changed is written."""
     pillow = import_pillow()
     assert paints.palette is not None
     data = io.BytesIO()
@@ -275,7 +275,7 @@ def _gif_header(frame: Array, palette: Array) -> bytes:
 
 
 def _changed(before: Array, frame: Array) -> tuple[int, int, int, int]:
-    """The smallest box in which two frames differ; one pixel where they do not."""
+    """The smallest box in which two frames differ: top, bottom, left, right; one pixel if they are equal."""
     if before is None:
         return 0, frame.shape[0], 0, frame.shape[1]
     differs = before != frame
@@ -286,7 +286,7 @@ def _changed(before: Array, frame: Array) -> tuple[int, int, int, int]:
 
 
 def as_webp(frame_at: Callable[[int], Array], count: int, paints: Paints, milliseconds: int) -> bytes:
-    """Frames as a WebP without loss."""
+    """The bytes of a lossless WebP."""
     data = io.BytesIO()
     form: dict[str, Any] = {"format": "WEBP", "lossless": True, "quality": 25, "method": 2}
     _reel(frame_at, count, paints).save(data, save_all=True, duration=milliseconds, loop=0, **form)
@@ -314,13 +314,13 @@ def _reel(frame_at: Callable[[int], Array], count: int, paints: Paints) -> Any:
     return reel
 
 
-_FRAME = 600  # about how many pixels the longer side of a picture has
+_FRAME = 600  # the approximate number of pixels of a picture's longer side
 _STRIP_FRAME = 260
-_FRAMES = 120  # of an animation, by default
-_LASTS = 12  # seconds
-_SLOW, _FAST = 4, 15  # frames for each second
-_FASTEST = 50.0  # viewers slow down anything faster
-_SAMPLES = 16  # pictures in colour that the palette is made for
+_FRAMES = 120  # the default number of frames of an animation
+_LASTS = 12  # the default number of seconds that an animation lasts
+_SLOW, _FAST = 4, 15  # the least and the largest default number of frames per second
+_FASTEST = 50.0  # frames per second; viewers slow down anything faster
+_SAMPLES = 16  # number of pictures in colour that the palette is made from
 _SCALE_WORDS = {"run": "scale of the run", "frame": "scale of each step"}
 
 
@@ -439,7 +439,7 @@ class _Reel:
 
 
 def _chosen(run: Run, layer: str, kind: str, every: int, most: int | None) -> Snapshots:
-    run.entry(layer, kind)  # raises if no snapshot has it
+    run.entry(layer, kind)  # raises if no snapshot has this layer and kind
     found = run.having(layer, kind)[::every]
     return found if most is None else found.some(evenly(len(found), most))
 
@@ -487,7 +487,7 @@ def _make_reel(
 
 
 def _strip(reel: _Reel) -> Array:
-    """Frames side by side, in several rows where they are wide, with one title and one key."""
+    """Frames side by side, in several rows if they are wide, with one title and one colour key."""
     stage, scale = reel.stage, reel.scale
     shots = [reel.shot(at) for at in range(len(reel.snapshots))]
     head, foot, space, label = 40, 46, 28, 24
@@ -518,7 +518,7 @@ def _caption(shot: Shot, scale: str) -> str:
 
 
 def _target(path: str | os.PathLike[str], endings: tuple[str, ...]) -> Path:
-    """Check, before any work is done, that a path can be written to."""
+    """The path as a `Path`. Raises, before any work is done, if the path cannot be written to."""
     target = output_path(path, "picture", f"conv1{endings[0]}")
     if target.suffix.lower() not in endings:
         raise InvalidArgument(f"the path must end with {' or '.join(endings)}; got {str(target)!r}.")

@@ -26,22 +26,22 @@ from .xray import Xray
 
 
 class _Watching:
-    """The common part of the callbacks: an Xray from the beginning of a training to its end."""
+    """The common part of the callbacks: holds an Xray from the beginning of a training to its end."""
 
     def __init__(self, input: Any, layers: Any = None, **options: Any) -> None:
         known = [name for name in inspect.signature(Xray).parameters if name not in ("model", "input", "layers")]
         check_names(options, known, f"{type(self).__name__} takes")
         self.input, self.layers, self.options = input, layers, options
-        self.xray: Xray | None = None  # from the beginning of a training on, also after its end
+        self.xray: Xray | None = None  # set when a training begins; stays set after the end of the training
         self._last: int | None = None
 
     def close(self) -> None:
-        """Write what is left and release the folder. The end of a training does this."""
+        """Write the remaining snapshots and release the folder. The end of a training does this."""
         if self.xray is not None:
             self.xray.close()
 
     def _begin(self, model: Module, optimizers: list[Any], place: Callable[[Any], Any]) -> None:
-        """Make the Xray, in the same folder as the last one."""
+        """Called when a training begins: make the Xray, in the same folder as the previous Xray."""
         self.close()
         options = dict(self.options)
         if self.xray is not None:
@@ -54,7 +54,7 @@ class _Watching:
         self._last = None
 
     def _is_wanted(self, step: int) -> bool:
-        """True for steps to watch. A step is watched once, even if its optimizer calls the closure several times."""
+        """True if a step is to be watched. A step is watched once, even if its optimizer calls the closure several times."""
         if self.xray is None or step == self._last or step % self.options.get("every", 1):
             return False
         self._last = step
@@ -147,7 +147,7 @@ class _TrainerHooks(_Watching):
         if not state.is_world_process_zero:
             return
         optimizer = others.get("optimizer")
-        optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+        optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps the optimizer
         self._begin(others["model"], [optimizer], lambda given: moved(given, args.device))
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -171,12 +171,12 @@ def _numbers(logged: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def moved(given: Any, device: Any) -> Any:
-    """Nested tensors on a device; everything else as it is."""
+    """Nested values with their tensors on a device; other values unchanged."""
     return replace_tensors(given, lambda tensor: tensor.to(device))
 
 
 def _has_forward(pl_module: Any) -> bool:
-    """True where the class of a LightningModule, or a base class of the user, defines forward."""
+    """True if the class of a LightningModule, or a base class that the user wrote, defines `forward`."""
     found = [cls for cls in type(pl_module).__mro__ if "forward" in vars(cls)]
     return any(cls is not Module and not cls.__module__.startswith(("lightning.", "pytorch_lightning.")) for cls in found)
 

@@ -1,4 +1,4 @@
-"""Words for an entry: its title, how much of it is shown, its statistics."""
+"""The texts about an entry: its title, how much of the tensor is shown, its statistics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def title_of(entry: Entry, step: int) -> str:
 
 
 def shape_of(entry: Entry) -> str:
-    """The shape of the whole tensor: `8 × 3 × 5 × 5`."""
+    """The shape of the whole tensor as text: `8 × 3 × 5 × 5`."""
     return " × ".join("?" if size < 0 else str(size) for size in entry.shape) or "one value"
 
 
@@ -73,7 +73,7 @@ def totals_of(entry: Entry) -> tuple[int | None, int | None]:
 
 
 def statistics_in_words(entry: Entry) -> list[str]:
-    """The statistics of the whole tensor, each in a few words."""
+    """The statistics of the whole tensor, as short texts."""
     found = entry.statistics
     if found.mean is None or found.std is None:
         return ["no finite value" if found.count else "no values"]
@@ -91,14 +91,14 @@ def statistics_in_words(entry: Entry) -> list[str]:
 
 
 def nonfinite_in_words(entry: Entry) -> str:
-    """How many values are not finite: `3 NaN, 1 infinite, of 600 values`; nothing where all are."""
+    """How many values are not finite: `3 NaN, 1 infinite, of 600 values`; empty if all values are finite."""
     found = entry.statistics
     said = [f"{count:,} {word}" for count, word in ((found.nan, "NaN"), (found.inf, "infinite")) if count]
     return f"{', '.join(said)}, of {found.count:,} values" if said else ""
 
 
 def number(value: float) -> str:
-    """A number in three digits: `−0.0123`."""
+    """A number with three digits: `−0.0123`."""
     return f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e").replace("-", "−")
 
 

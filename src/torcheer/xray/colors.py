@@ -1,7 +1,7 @@
 """Colours of values: one scale for both signs, one for values that are never negative; colour-blind readers tell them apart.
 
-They change evenly in lightness, so they read in grey print as well. They are those of `_text/colors.py`, so that a figure,
-an animation and a page show the same value in the same colour, whatever is installed.
+Both scales change evenly in lightness, so they can be read in grey print as well. Their colours are those of
+`_text/colors.py`, so that a figure, an animation and a page show the same value in the same colour, whatever is installed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GRADIENTS = ("grad", "layer_grad")
 
 GAP = (255, 255, 255)
 INK = (22, 24, 29)
-FAINT_SHARE = 0.1  # the part of a scale that values must reach to be visible
+FAINT_SHARE = 0.1  # the fraction of the scale that values must reach to be visible
 NUM_COLORS = 255  # odd, so that zero has a colour of its own in the middle of the scale with both signs
 
 
@@ -38,7 +38,7 @@ NONFINITE = _bytes(colors.NONFINITE)
 
 @dataclass(frozen=True, slots=True)
 class ColorScale:
-    """Which value has which colour. Values beyond the ends have the colours of the ends."""
+    """Maps values to colours. Values beyond the ends have the colours of the ends."""
 
     low: float
     high: float
@@ -53,7 +53,7 @@ class ColorScale:
         return np.clip((np.asarray(values, np.float64) - self.low) / (width or 1.0), 0.0, 1.0)
 
     def levels(self, values: Array, count: int = NUM_COLORS) -> Array:
-        """Which of `count` colours each value has; the first where it is NaN."""
+        """For each value: the number of its colour among `count` colours; 0 for NaN."""
         return np.rint(np.nan_to_num(self.shares(values)) * (count - 1)).astype(np.uint8)
 
     def colors(self, count: int = NUM_COLORS) -> Array:
@@ -65,7 +65,7 @@ class ColorScale:
 
 
 def chosen_scale(kind: str, scale: ScaleName | None) -> ScaleName:
-    """The scale asked for. By default "run"; for gradients "frame", since gradients shrink."""
+    """The scale that the user asked for. By default "run"; for gradients "frame", since gradients shrink."""
     return scale if scale is not None else "frame" if kind in _GRADIENTS else "run"
 
 
@@ -99,7 +99,7 @@ def paint(mosaic: Mosaic, scale: ColorScale) -> Array:
 
 
 def as_fractions(color: tuple[int, int, int]) -> tuple[float, ...]:
-    """A colour as Matplotlib takes it."""
+    """A colour as fractions from 0 to 1, as Matplotlib takes it."""
     return tuple(part / 255 for part in color)
 
 
@@ -110,7 +110,7 @@ def share_reached(mosaic: Mosaic, scale: ColorScale) -> float:
 
 
 def reaches_beyond(mosaic: Mosaic, scale: ColorScale) -> tuple[bool, bool]:
-    """Whether values lie below the scale, and above it."""
+    """Two flags: True if values lie below the scale; True if values lie above it."""
     known = mosaic.values[np.isfinite(mosaic.values)]
     if not known.size:
         return False, False

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 Answer = tuple[dict[str, Any], bytes]  # facts about a figure, and its PNG if a notebook shows it
 
-_LIMIT = 300.0  # seconds a figure may take
-_LEAVE = 5.0  # seconds until a process that has nothing to do has ended
-_MOST_WAITING = 8  # figures; if more wait, the oldest are left out
+_LIMIT = 300.0  # number of seconds that a figure may take
+_LEAVE = 5.0  # number of seconds until a process that has nothing to do has ended
+_MOST_WAITING = 8  # number of waiting figures; if more wait, the oldest are left out
 
 
 # The process that draws -----------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ _PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from torche
 def answer() -> None:
     """Answer requests until there are no more, each with a line of JSON and the PNG. Runs are read from their folders."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what packages print must not mix with the answers
+    os.dup2(2, 1)  # output that packages print must not mix with the answers
     runs: dict[str, FileManager] = {}
     began = 0.0
     for line in sys.stdin.buffer:
@@ -74,7 +74,7 @@ def _drawn(request: dict[str, Any], runs: dict[str, FileManager]) -> Answer:
         if folder in runs:
             runs[folder].refresh()
         else:
-            runs.clear()  # one training at a time
+            runs.clear()  # figures are drawn for one training at a time
             runs[folder] = FileManager.open(folder)
         run = Run(runs[folder])
         step = run.readable_step(request["step"])
@@ -100,13 +100,13 @@ def _start() -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={**os.environ, **plain},
-        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),  # of Windows
-        start_new_session=True,  # Ctrl-C is for the training
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),  # a flag of Windows
+        start_new_session=True,  # so that Ctrl-C ends only the training
     )
 
 
 def _ask(process: subprocess.Popen[bytes], request: dict[str, Any]) -> Answer:
-    """Wait for an answer without a limit. A process that does not answer is ended."""
+    """Send a request and wait for its answer without a limit. A process that does not answer is ended."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -125,7 +125,7 @@ def _ask(process: subprocess.Popen[bytes], request: dict[str, Any]) -> Answer:
     return said, png
 
 
-# The training's side of it --------------------------------------------------------------------------------------------
+# The training's side of drawing --------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -133,23 +133,23 @@ class Job:
     """A figure to draw, and what to do with it."""
 
     request: dict[str, Any]
-    place: str  # where it is shown; a newer figure for the same place replaces a waiting one
+    place: str  # where the figure is shown; a newer figure for the same place replaces a waiting figure
     finish: Callable[[dict[str, Any], bytes], None]
     done: threading.Event = field(default_factory=threading.Event)
 
 
 class Desk:
-    """Draws the jobs of all Xrays, one after the other. Every job is finished, also where the process dies or hangs."""
+    """Draws the jobs of all Xrays, one after the other. Every job is finished, also if the process dies or hangs."""
 
     def __init__(self) -> None:
         self._finished = 0
         self._waiting: deque[Job] = deque()
-        self._thread: threading.Thread | None = None  # while it works
+        self._thread: threading.Thread | None = None  # None while there is nothing to do
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, job: Job) -> None:
-        """Add a job. Raises where no thread can be started: there are too many threads, or the program ends."""
+        """Add a job. Raises if no thread can be started: there are too many threads, or the program ends."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="torcheer-xray-drawing", daemon=True)
@@ -165,7 +165,7 @@ class Desk:
             self._finish(one, {"left_out": True})
 
     def wait(self, job: Job) -> bool:
-        """Wait until a job is finished. Returns False where no job at all is finished for twice the limit."""
+        """Wait until a job is finished. Returns False if no job at all is finished for twice the limit."""
         finished = -1
         while self._thread is not threading.current_thread() and self._finished > finished:
             finished = self._finished
@@ -182,7 +182,7 @@ class Desk:
                 jobs = [self._waiting.popleft()]
             try:
                 said, png = self._draw(jobs[0].request)
-            except TimeoutError as error:  # the waiting figures would take as long
+            except TimeoutError as error:  # the waiting figures would take as long as this figure
                 with self._lock:
                     jobs += self._waiting
                     self._waiting.clear()
@@ -195,7 +195,8 @@ class Desk:
     def _draw(self, request: dict[str, Any]) -> Answer:
         """Draw a figure in the process. A second thread waits for the answer, and is abandoned if the process hangs."""
         process, answers = self._process, list[Answer]()
-        if process is None or process.poll() is not None or process.stdin is None or process.stdin.closed:  # by `end_process`
+        # a process whose stdin is closed was ended by `end_process`
+        if process is None or process.poll() is not None or process.stdin is None or process.stdin.closed:
             self._stop()
             process = self._process = _start()
         asking = threading.Thread(
@@ -212,7 +213,7 @@ class Desk:
 
     def _finish(self, job: Job, said: dict[str, Any], png: bytes = b"") -> None:
         try:
-            with contextlib.suppress(BaseException):  # showing it failed, which `finish` has noted
+            with contextlib.suppress(BaseException):  # showing the figure failed, which `finish` has noted
                 job.finish(said, png)
         finally:
             self._finished += 1
@@ -229,11 +230,11 @@ class Desk:
             thread, process = self._thread, self._process
         if thread is None:
             self._stop()
-        elif process is not None:  # a thread reads from it, and may do so for ever
+        elif process is not None:  # a thread reads from the process, perhaps for ever
             kill_process(process)
 
 
-_desks: dict[int, Desk] = {}  # by process: one that was forked off has its own
+_desks: dict[int, Desk] = {}  # process id -> its desk; a forked process has a desk of its own
 
 
 def desk() -> Desk:
@@ -241,15 +242,16 @@ def desk() -> Desk:
     return _desks.setdefault(os.getpid(), Desk())
 
 
-weakref.finalize(Desk, lambda: desk().close())  # when the program ends, and after what Xrays do then: theirs are made later
+# runs when the program ends, and after the finalizers of Xrays, which are registered later
+weakref.finalize(Desk, lambda: desk().close())
 
 
 # Drawer: shows the last snapshot of a run again and again, without keeping the training waiting.
 
 _Soon = Callable[[Callable[[], None]], None]
-_PATIENCE = 60.0  # seconds that a use of the figure waits for it to be shown
-_LONGEST = 900.0  # seconds, for the snapshot to be written and the figures before it to be drawn
-_PLACE = "last"  # what a notebook's place for the figure is called
+_PATIENCE = 60.0  # number of seconds that a use of the figure waits until the figure is shown
+_LONGEST = 900.0  # number of seconds for the snapshot to be written and the figures before it to be drawn
+_PLACE = "last"  # the name of the place in a notebook where the figure is shown
 
 
 class Drawing:
@@ -264,20 +266,20 @@ class Drawing:
         self._shown = threading.Event()
         self._figure: Figure | None = None
         self.step: int | None = None
-        self.path: Path | None = None  # of the file, where one is written
-        self.png = b""  # where it is shown in a notebook
+        self.path: Path | None = None  # the figure's file, if one is written
+        self.png = b""  # the picture, if it is shown in a notebook
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is shown or given up, a quarter of an hour at most. Returns False if neither happened in time."""
+        """Wait until the figure is shown or given up, a quarter of an hour at most. Returns False if the time ran out first."""
         return self._shown.wait(_LONGEST if timeout is None else timeout)
 
     @property
     def figure(self) -> Figure:
-        """The Matplotlib figure, to save or change."""
+        """The Matplotlib figure, which can be saved or changed."""
         return self._drawn()
 
     def _drawn(self) -> Figure:
-        """The figure, by a method: an AttributeError inside a property would lead to `__getattr__`, and back."""
+        """The figure. A method, because an AttributeError inside a property would lead to `__getattr__`, and back."""
         self._shown.wait(_PATIENCE)
         if self._figure is None:
             if self.step is None:
@@ -307,13 +309,13 @@ class Drawer:
         self._pace = pace
         self._displays = Displays()
         self._last: Drawing | None = None
-        self._asked: tuple[Any, ...] | None = None  # snapshots so far, layers and scale of the last request
+        self._asked: tuple[Any, ...] | None = None  # number of snapshots so far, layers and scale of the last request
         self._drawn: tuple[Any, ...] | None = None  # number of the snapshot, layers and scale of the last figure
         self._process = os.getpid()
         self._jobs: list[Job] = []
 
     def draw(self, run: Run, taken: int, layers: Sequence[str] | None, scale: ScaleName | None, soon: _Soon) -> Drawing | None:
-        """Ask for a figure of the last snapshot. `soon` calls a function once everything taken is written."""
+        """Ask for a figure of the last snapshot. `soon` calls a function once every snapshot taken so far is written."""
         asked = taken, tuple(layers) if layers is not None else None, scale
         is_new_place, place = self._displays.place(_PLACE)
         if self._last is not None and asked == self._asked:
@@ -328,8 +330,8 @@ class Drawer:
         return drawing
 
     def wait(self) -> None:
-        """Wait until all figures asked for are shown. Figures that are not drawn in time are given up."""
-        if self._process != os.getpid():  # a forked process, which does not draw
+        """Wait until all requested figures are shown. Figures that are not drawn in time are given up."""
+        if self._process != os.getpid():  # a forked process does not draw
             return
         jobs, self._jobs = self._jobs, []
         lost = [job for job in jobs if not (job.done.is_set() or desk().wait(job))]
@@ -338,7 +340,7 @@ class Drawer:
             self.failures.append(Failure("figures wait", message))
 
     def _begin(self, drawing: Drawing, place: str | None) -> None:
-        """Hand the last snapshot over, unless its figure was the last drawn. All snapshots taken so far are written."""
+        """Called once all snapshots are written: hand the last snapshot over, unless its figure was the last drawn."""
         try:
             job = self._job(drawing, place)
             if job is not None:
@@ -352,7 +354,7 @@ class Drawer:
         drawing._shown.set()
 
     def _job(self, drawing: Drawing, place: str | None) -> Job | None:
-        """The job for the last snapshot; None where its figure was the last drawn."""
+        """The job for the last snapshot; None if its figure was the last drawn."""
         number, drawing.step = drawing._run.last_taken
         this = number, drawing._layers, drawing._scale
         if drawing.step is None or this == self._drawn:

@@ -22,7 +22,7 @@ from .run import Run
 from .store import Snapshots
 from .tiles import make_mosaic
 
-_SIDE = 256  # pixels that the longer side of a picture has at least
+_SIDE = 256  # the least number of pixels of a picture's longer side
 
 
 def to_tensorboard(run: Run, writer: Any, *, pictures: bool = True, after: int = -1) -> int:
@@ -159,7 +159,7 @@ def scalars_of(entry: Entry) -> dict[str, float]:
 
 
 def bins_of(statistics: Statistics) -> tuple[list[float], list[int]] | None:
-    """Edges and counts of a histogram without the empty bins at its ends, one edge more than counts; None if all are empty."""
+    """Edges and counts of a histogram without the empty bins at its ends (one more edge than counts); None if all are empty."""
     counts = statistics.histogram
     filled = [number for number, count in enumerate(counts) if count]
     if not filled or statistics.min is None or statistics.max is None:
@@ -172,14 +172,14 @@ def bins_of(statistics: Statistics) -> tuple[list[float], list[int]] | None:
 
 
 def _sums(statistics: Statistics) -> dict[str, Any]:
-    """The sums that TensorBoard stores with a histogram's buckets."""
+    """The sums that TensorBoard stores with the buckets of a histogram."""
     number = statistics.count - statistics.nonfinite
     mean, norm = statistics.mean or 0.0, statistics.norm or 0.0
     return {"min": statistics.min, "max": statistics.max, "num": number, "sum": mean * number, "sum_squares": norm * norm}
 
 
 def _import_wandb() -> Any:
-    """The package wandb, or None. A folder called wandb, which its runs leave behind, does not count."""
+    """The package wandb, or None. A folder called wandb, which runs of the package leave behind, does not count."""
     try:
         found = importlib.import_module("wandb")
     except ImportError:
@@ -191,7 +191,7 @@ def _import_wandb() -> Any:
 
 
 def _picture(run: Run, snapshot: Snapshot, entry: Entry) -> np.ndarray[Any, Any] | None:
-    """A picture in bytes of red, green and blue; None, with one warning per snapshot, where its file cannot be read.
+    """A picture in bytes of red, green and blue; None, with one warning per snapshot, if its file cannot be read.
 
     Colours mean the same at every step; colours of gradients fit the step.
     """

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_LARGEST = 100  # pixels one value takes at most
-_FLATTEST = 4.0  # a matrix is stretched until its sides are no further apart
+_LARGEST = 100  # the largest number of pixels that one value takes
+_FLATTEST = 4.0  # a matrix is stretched until its longer side is at most this many times the shorter side
 _STRIDES: list[int] = [base * 10**power for power in range(6) for base in (1, 2, 5)]
 
 # Plates -------------------------------------------------------------------------------------------------------------
@@ -61,14 +61,15 @@ class Plate:
 
     mosaic: Mosaic
     scale: ColorScale
-    size: float  # of the numbers, in points
-    across: float  # pixels of the figure for one of the picture
+    size: float  # size of the numbers, in points
+    across: float  # pixels of the figure per pixel of the picture, across
     down: float
-    numbered: tuple[Tile, ...]  # tiles with their number on them
-    rows: tuple[tuple[float, float, str], ...]  # texts beside the picture, with their distances from its top and its left
-    columns: tuple[tuple[float, str], ...]  # above it
-    words: tuple[str, str]  # what rows and columns are
-    left: float  # room that the numbers need, in pixels
+    numbered: tuple[Tile, ...]  # the tiles that show their number
+    # (distance from the top, distance from the left, text) of the texts beside the picture
+    rows: tuple[tuple[float, float, str], ...]
+    columns: tuple[tuple[float, str], ...]  # (distance from the left, text) of the texts above the picture
+    words: tuple[str, str]  # the names of rows and of columns, such as "filter"
+    left: float  # number of pixels that the numbers need at the left
     top: float
 
     @property
@@ -81,7 +82,7 @@ class Plate:
 
 
 def make_plate(mosaic: Mosaic, entry: Entry, scale: ColorScale, box: tuple[float, float], size: float) -> Plate:
-    """A picture that fits into a box (width and height in pixels), numbers beside it not counted."""
+    """Make the plate of a picture that fits into a box (width and height in pixels). Numbers beside the picture are outside."""
     across, down = _zoom(mosaic, *box)
     numbered: tuple[Tile, ...] = ()
     rows: list[tuple[float, float, str]] = []
@@ -110,7 +111,7 @@ def make_plate(mosaic: Mosaic, entry: Entry, scale: ColorScale, box: tuple[float
 
 
 def draw_plate(sheet: Sheet, plate: Plate, left: float, top: float) -> Any:
-    """Draw a plate whose picture, without its numbers, has its top left corner at a place. Returns what a colour bar needs."""
+    """Draw a plate: (left, top) is the corner of the picture without its numbers. Returns the image for a colour bar."""
     matplotlib = import_matplotlib()
     axes = sheet.axes(left, top, plate.width, plate.height)
     axes.set_xlim(-0.5, plate.mosaic.width - 0.5)
@@ -138,7 +139,7 @@ def draw_plate(sheet: Sheet, plate: Plate, left: float, top: float) -> Any:
 
 
 def draw_color_bar(sheet: Sheet, plate: Plate, shown: Any, place: tuple[float, float, float, float], size: float) -> None:
-    """The colours of a plate and their values, at a place: left, top, width, height. Not drawn where no value is finite."""
+    """Draw the colours of a plate and their values at (left, top, width, height). Draws nothing if no value is finite."""
     if not np.isfinite(plate.mosaic.values).any():
         return
     below, above = reaches_beyond(plate.mosaic, plate.scale)
@@ -156,7 +157,7 @@ def draw_color_bar(sheet: Sheet, plate: Plate, shown: Any, place: tuple[float, f
 
 
 def _zoom(mosaic: Mosaic, width: float, height: float) -> tuple[float, float]:
-    """Pixels of the figure for one of the picture, across and down."""
+    """Pixels of the figure per pixel of the picture, across and down."""
     room = width / mosaic.width, height / mosaic.height
     most = min(*room, _LARGEST / max(mosaic.enlarged))
     across, down = most, most
@@ -167,14 +168,14 @@ def _zoom(mosaic: Mosaic, width: float, height: float) -> tuple[float, float]:
 
 
 def _even(zoom: float) -> float:
-    """The next smaller zoom at which pixels are of nearly one size."""
+    """The next smaller zoom at which all pixels have nearly the same size."""
     if zoom >= 3:
         return float(math.floor(zoom))
     return math.floor(zoom * 2) / 2 if zoom >= 1 else zoom
 
 
 def _have_room(mosaic: Mosaic, across: float, down: float, size: float) -> bool:
-    """Whether a number takes only a corner of its tile."""
+    """True if a number takes only a corner of its tile."""
     if not mosaic.tiles:
         return True
     widest = max(text_width(str(tile.row), size) for tile in mosaic.tiles)
@@ -185,7 +186,7 @@ def _have_room(mosaic: Mosaic, across: float, down: float, size: float) -> bool:
 
 
 def _has_margin(mosaic: Mosaic, tile: Tile, across: float, size: float) -> bool:
-    """True where the number of a filter fits between its block and the previous block."""
+    """True if the number of a filter fits between its block and the previous block."""
     if tile.left == 0:
         return True
     before = max(other.left + other.width for other in mosaic.tiles if other.left < tile.left)
@@ -244,7 +245,7 @@ def _write_numbers(axes: Any, plate: Plate) -> None:
 
 
 def _colors(matplotlib: Any, plate: Plate) -> Any:
-    """The colours as Matplotlib has them; black to white where the picture is in colour itself."""
+    """The colours as a Matplotlib colour map; black to white if the picture is in colour itself."""
     if plate.mosaic.is_color:
         return matplotlib.colors.LinearSegmentedColormap.from_list("torcheer grey", ["black", "white"])
     table = plate.scale.colors() / 255
@@ -257,18 +258,18 @@ def _colors(matplotlib: Any, plate: Plate) -> Any:
 
 _MARGIN = 40.0
 _NARROWEST = 1000.0
-_CELL = (460.0, 390.0)  # a picture, in pixels
-_SPACE = 44.0  # between pictures
-_MOST_PICTURES = 24  # that a figure shows by itself
-_LAYERS_ASKED = 40  # that it shows when they are named
-_FILLED = 0.5  # the least part of a table's cells that are filled; below it pictures stand side by side
-_ACROSS = 4  # pictures side by side
+_CELL = (460.0, 390.0)  # size of a picture in pixels
+_SPACE = 44.0  # number of pixels between pictures
+_MOST_PICTURES = 24  # number of pictures that a figure shows if no layers are given
+_LAYERS_ASKED = 40  # number of layers that a figure may show if the user names them
+_FILLED = 0.5  # the least fraction of a table's cells that are filled; below it, pictures stand side by side
+_ACROSS = 4  # number of pictures side by side
 
 
 def figure_of_snapshot(
     run: Run, step: int | None = None, *, layers: Sequence[str] | None = None, scale: ScaleName | None = None
 ) -> Figure:
-    """Everything of a snapshot in one Matplotlib figure: a row for each layer, with the kinds that were kept of it.
+    """Draw everything of a snapshot in one Matplotlib figure: a row for each layer, with the kinds that were kept of it.
 
     Where layers have one picture each, or such different ones that much of a table would be empty, pictures stand side by side.
     Without `layers`, the layers of the first 24 pictures are shown, and the figure names the others.
@@ -294,7 +295,7 @@ def figure_of_snapshot(
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """One picture, and the lines above it."""
+    """A picture, and the lines above it."""
 
     entry: Entry
     plate: Plate
@@ -303,14 +304,14 @@ class _Cell:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Pictures side by side, each with its heading."""
+    """A row of pictures, each with its heading."""
 
     title: str
     cells: list[tuple[list[str], _Cell]]
 
     @property
     def above(self) -> float:
-        """Room for the lines above the pictures."""
+        """Number of pixels for the lines above the pictures."""
         headings = max(len(heading) for heading, _ in self.cells) * line_height(8)
         return headings + max(len(cell.about) * line_height(6.5) + cell.plate.top for _, cell in self.cells) + 12
 
@@ -346,7 +347,7 @@ def _cell(run: Run, entry: Entry, kept: Tensor, scale: ScaleName | None) -> _Cel
 
 
 def _chosen(run: Run, snapshot: Snapshot, layers: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """The layers to show, and the layers that are left out."""
+    """The layers to show, and the layers to leave out."""
     there = list(dict.fromkeys(entry.layer for entry in snapshot.entries))
     if layers is None:
         counts = Counter(entry.layer for entry in snapshot.entries)
@@ -374,7 +375,7 @@ def check_layers(layers: Sequence[str], known: Sequence[str] | None = None) -> l
 
 
 def _remarks(run: Run, snapshot: Snapshot, left_out: list[str]) -> list[str]:
-    """Lines about layers that the figure lacks, and the notes of the snapshot."""
+    """Lines about layers that are missing in the figure, and the notes of the snapshot."""
     said = []
     if left_out:
         said.append(f"Left out: {few(left_out, 6)}. Name them to see them: layers=[…].")
@@ -386,7 +387,7 @@ def _remarks(run: Run, snapshot: Snapshot, left_out: list[str]) -> list[str]:
 
 
 def _overview(run: Run, snapshot: Snapshot, rows: list[_Row], remarks: list[str], scale_words: str) -> Figure:
-    """Rows of pictures. Places are worked out first, then drawn."""
+    """Draw rows of pictures. Positions are worked out before anything is drawn."""
     lefts, width = _columns(rows)
     inner = width - 2 * _MARGIN
     title = wrapped([run.title, f"step {snapshot.step}"], inner, 11, "bold")
@@ -407,7 +408,7 @@ def _overview(run: Run, snapshot: Snapshot, rows: list[_Row], remarks: list[str]
 
 
 def _columns(rows: list[_Row]) -> tuple[list[float], float]:
-    """Where the pictures of each column begin, so that they line up, and how wide the figure is."""
+    """Where the pictures of each column begin, so that columns line up; and the width of the figure."""
     lefts: list[float] = []
     left = _MARGIN
     for column in range(max(len(row.cells) for row in rows)):
@@ -431,7 +432,7 @@ def _draw_row(sheet: Sheet, row: _Row, title: list[str], lefts: list[float], top
 
 
 def _write_below(sheet: Sheet, cell: _Cell, shown: Any, left: float, top: float) -> None:
-    """A thin colour bar and a line of statistics."""
+    """Draw a thin colour bar and a line of statistics below a picture."""
     if not cell.plate.mosaic.is_empty:
         draw_color_bar(sheet, cell.plate, shown, (left, top, _CELL[0], 12), 6)
     top += 12 + line_height(6.5) + 16
@@ -448,12 +449,12 @@ def _write_below(sheet: Sheet, cell: _Cell, shown: Any, left: float, top: float)
 
 # Figures of a run, as Matplotlib figures that the user can change and save: one layer large, or a whole snapshot.
 
-_BOX = (1240.0, 1060.0)  # the picture of one layer, in pixels
+_BOX = (1240.0, 1060.0)  # size of the picture of one layer, in pixels
 _BAR = (480.0, 24.0)
 
 
 def figure_of(run: Run, layer: str, kind: str, step: int | None = None, *, scale: ScaleName | None = None) -> Figure:
-    """One kind of one layer, at a step or at the last step that can be read.
+    """Draw one kind of one layer, at a step or at the last step that can be read.
 
     The figure says how much of the tensor was kept, and is shown; the statistics are of the whole tensor.
     """
@@ -487,13 +488,13 @@ def _shown_here(figure: Figure) -> None:
 
 
 class Displays:
-    """The figures that a notebook shows: each once in a cell, and from then on updated in place."""
+    """The figures that a notebook shows. A figure is shown once in a cell, and from then on updated in place."""
 
     def __init__(self) -> None:
         self._ids: dict[tuple[str, int], str] = {}
 
     def place(self, name: str) -> tuple[bool, str | None]:
-        """True if the place is new, and the place where this cell shows a figure; None outside a notebook."""
+        """True if the place is new; and the id of the place where this cell shows a figure, None outside a notebook."""
         shell = notebook()
         if shell is None:
             return False, None
@@ -532,7 +533,7 @@ def write_figure(path: Path, png: bytes) -> None:
 
 def show_png(png: bytes, display_id: str) -> None:
     """Show a picture in a place of a notebook."""
-    width = int.from_bytes(png[16:20], "big")  # of the header
+    width = int.from_bytes(png[16:20], "big")  # from the header of the PNG
     sys.modules["IPython"].display.update_display(_image(png, width / DPI), display_id=display_id)
 
 
@@ -575,7 +576,7 @@ def _one_layer(entry: Entry, step: int, plate: Plate, scale_words: str) -> Figur
 
 
 def _write_key(sheet: Sheet, plate: Plate, left: float, top: float, scale_words: str) -> None:
-    """The explanation of the colour bar, beside it."""
+    """Write the explanation of the colour bar beside it."""
     said = f"red, green, blue: {scale_words}" if plate.mosaic.is_color else scale_words
     if not np.isfinite(plate.mosaic.values).any():
         said = "no value is finite"

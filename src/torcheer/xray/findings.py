@@ -1,4 +1,4 @@
-"""Finds what stands out in a training, in a few sentences: at its end, or at any snapshot."""
+"""Finds what stands out in a training, at its end or at any snapshot, and says it in a few sentences."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..pictures import clean
 from .records import WORDS
 from .series import SUMMARY, Series
 
-_MANY_DEAD = 0.5  # of the units of a layer
-_FAR_APART = 1e4  # the gradients of two layers
-_TINY_UPDATE = 1e-6  # of the weight, at a step of the optimizer
+_MANY_DEAD = 0.5  # fraction of a layer's units
+_FAR_APART = 1e4  # ratio of the gradients of two layers
+_TINY_UPDATE = 1e-6  # update at a step of the optimizer, divided by the norm of the weight
 _HUGE_UPDATE = 0.1
-_LONGEST = 32  # characters of a layer's name
+_LONGEST = 32  # largest number of characters of a layer's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Finding:
 
 
 def find(table: Sequence[Series], steps: Sequence[int], at: int | None = None) -> list[Finding]:
-    """What stands out in the snapshots up to `at`, by default the last; a "fine" finding if nothing does."""
+    """What stands out in the snapshots up to `at`, by default up to the last; a "fine" finding if nothing stands out."""
     at = len(steps) - 1 if at is None else at
     found = [
         _first_nonfinite(table, steps, at),
@@ -119,7 +119,7 @@ class _Ranked(NamedTuple):
 
 
 def _ranked(values: Iterable[tuple[Series, float]]) -> list[_Ranked]:
-    """The series whose value is known, the smallest first."""
+    """The series whose value is known, sorted by value, the smallest first."""
     return sorted((_Ranked(*one) for one in values if not math.isnan(one[1])), key=lambda one: one.value)
 
 
@@ -129,7 +129,7 @@ def _median(values: list[float]) -> float:
 
 
 def _one_per_layer(table: Sequence[Series]) -> Sequence[Series]:
-    """The summary of each layer, where there are any; else every series."""
+    """The summary of each layer, if there are summaries; else every series."""
     return [series for series in table if series.kind == SUMMARY] or table
 
 
@@ -141,21 +141,21 @@ def _name(series: Series) -> str:
 
 
 def _percent(part: float) -> str:
-    """A part of one, half of it or more: `62 %`, `93.5 %`."""
+    """A fraction as text, with more digits from 90 % on: `62 %`, `93.5 %`."""
     if 0.999 < part < 1:
         return "> 99.9 %"
     return f"{_rounded(100 * part, 3 if part > 0.9 else 2)} %"
 
 
 def _figure(value: float) -> str:
-    """In two digits: `0.25`, `2e6`, `1e−7`; `12,346`."""
+    """A number with two digits as text: `0.25`, `2e6`, `1e−7`; `12,346`."""
     if 1000 <= value < 1e6:
         return f"{math.floor(value + 0.5):,}"
     return _rounded(value, 2)
 
 
 def _rounded(value: float, digits: int) -> str:
-    """A number in so many digits, rounded half up, without zeros at its end."""
+    """A number with this many digits as text, rounded half up, without zeros at its end."""
     plain = float(Context(prec=digits, rounding=ROUND_HALF_UP).create_decimal(Decimal(value)))
     if plain and not 1e-3 <= plain < 1e6:
         mantissa, power = f"{plain:.{digits - 1}e}".split("e")

@@ -1,4 +1,4 @@
-"""Which layers and kinds are watched, and the operations of a history that they are."""
+"""Decides which layers and kinds are watched, and finds the operations of a history that belong to them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .run import evenly
 
 
 def attentions(operations: Iterable[Operation]) -> list[Operation]:
-    """The operations that make an attention pattern: fused kernels, and softmax between two products."""
+    """The operations that compute an attention pattern: fused kernels, and softmax between two matrix products."""
     return [one for one in operations if is_attention(one)]
 
 
@@ -41,7 +41,7 @@ def pattern_of(operation: Operation) -> tuple[Callable[[], Tensor], list[str]]:
     ]
 
 
-# Refuses compiled models and compiled callers: while it is recorded, compiled code would run uncompiled.
+# Refuses compiled models and compiled callers: compiled code would run uncompiled while it is recorded.
 
 _REFUSED = (
     "xray.step() cannot watch {what}: recorded, it would run uncompiled, and the training would not be the same as without it. "
@@ -79,14 +79,14 @@ class CompiledCodeRefusal:
             raise self._raised from None
 
 
-# Kinds that a user may ask for; `grad` is of the weight and, if there is a loss, of the output.
+# Kinds that a user may ask for. `grad` is the gradient of the weight and, if there is a loss, of the output.
 ASKED: tuple[str, ...] = ("weight", "layer", "activation", "attention", "grad")
-# Modules that are activation functions, by their class; a function is one by its category.
+# Class names of modules that are activation functions. A function is recognised by its category.
 _ACTIVATION_CLASS = re.compile(r"(relu|elu|gelu|silu|swish|mish|tanh|sigmoid|softmax|softplus|activation|glu)", re.IGNORECASE)
 _CORES = groups.CONVOLUTIONS | groups.LINEAR | groups.INPUTS_FIRST
-_REACH = 12  # operations looked through
-_PASSES = 4  # of a layer that are watched by default
-MOST_WATCHED = 256  # tensors that one key may mean
+_REACH = 12  # the largest number of operations that a search goes through
+_PASSES = 4  # the number of passes of a layer that are watched by default
+MOST_WATCHED = 256  # the largest number of tensors that one key may mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Watch:
     """One layer that is watched."""
 
     name: str  # a key of one operation: the user's key, or a label or address if that means several operations
-    kinds: frozenset[str]  # of `ASKED`
+    kinds: frozenset[str]  # some of `ASKED`
 
     def wants(self, kind: str) -> bool:
         return kind in self.kinds
@@ -108,9 +108,9 @@ class Found:
     weight: str | None = None  # the name of the parameter
     output: Operation | None = None
     activation: Operation | None = None
-    attention: Operation | None = None  # what makes its attention pattern
-    core: Operation | None = None  # the convolution, multiplication or look-up that made the output
-    notes: tuple[str, ...] = ()  # what is missing, and why
+    attention: Operation | None = None  # the operation that computes the layer's attention pattern
+    core: Operation | None = None  # the convolution, matrix product or look-up that computed the output
+    notes: tuple[str, ...] = ()  # which kinds are missing, and why
 
 
 def parse_layers(layers: Any, history: ModelHistory) -> list[Watch]:
@@ -131,7 +131,7 @@ def parse_layers(layers: Any, history: ModelHistory) -> list[Watch]:
 
 
 def _patterns_inside(history: ModelHistory, name: str) -> list[str]:
-    """The attentions in a module that has several, by name; a watch has one pattern."""
+    """The names of the attention operations in a module with several, because a watch has one pattern; else empty."""
     call, _ = _locate(history, name)
     found = attentions(call.operations) if call is not None else []
     return [one for _, one, _ in _named(history, [(one, frozenset()) for one in found])] if len(found) > 1 else []
@@ -177,12 +177,12 @@ def _kinds(name: Any, kinds: Any) -> frozenset[str]:
 
 
 def default_watches(history: ModelHistory) -> list[Watch]:
-    """Convolutions with their output and activation, fully connected layers with their activation, or with their output
-    where no activation function follows; attention with its pattern, recurrent layers with their output.
+    """The layers to watch by default: convolutions (output, activation), fully connected layers (activation, or output if no
+    activation function follows), attention (pattern), recurrent layers (output).
 
     A module that is one attention, with its projections, is watched by its output and its pattern. Of a layer that runs several
-    times up to four passes are watched. A model without any of these is watched by the outputs of its layers with parameters,
-    one without those by its last operation.
+    times up to four passes are watched. A model without any of these layers is watched by the outputs of its layers with
+    parameters, a model without parameters by its last operation.
     """
     patterns = [(operation, frozenset({"attention"})) for operation in attentions(history.operations)]
     around = Counter({one.layer_label: one.containing_module for one, _ in patterns}.values())
@@ -204,7 +204,7 @@ def default_watches(history: ModelHistory) -> list[Watch]:
 
 
 def _named(history: ModelHistory, candidates: list[tuple[Operation, frozenset[str]]]) -> list[tuple[int, str, frozenset[str]]]:
-    """Operations by number, each with a name: the module, where no other candidate is inside it, else the label.
+    """Number, name and kinds of each operation. The name is the module's if no other candidate is inside it, else the label.
 
     Of a layer with several passes, up to four are named, each with the number of its pass.
     """
@@ -225,7 +225,8 @@ def _default_kinds(operation: Operation) -> frozenset[str]:
         return frozenset({"layer", "activation"} if activation_after(operation) is not None else {"layer"})
     if _is_in(operation, groups.LINEAR) and operation.parent_params:
         return frozenset({"activation" if activation_after(operation) is not None else "layer"})
-    is_first = operation._record.call == operation._number  # of what the call returned; the others are its last state
+    # the first tensor that the call returned is its output; the others are its last state
+    is_first = operation._record.call == operation._number
     return frozenset({"layer"} if _is_in(operation, groups.RECURRENT) and is_first else ())
 
 
@@ -233,7 +234,7 @@ def _default_kinds(operation: Operation) -> frozenset[str]:
 
 
 def find(history: ModelHistory, watch: Watch, *, must_exist: bool = False) -> Found:
-    """Where a watched layer is in a history; notes say what it lacks. Raises only when asked to."""
+    """Find a watched layer in a history; notes say what it lacks. Raises only with `must_exist`."""
     try:
         call, output = _locate(history, watch.name)
     except LayerNotFound as error:
@@ -259,14 +260,14 @@ def find(history: ModelHistory, watch: Watch, *, must_exist: bool = False) -> Fo
 
 
 def _locate(history: ModelHistory, name: str) -> tuple[Call | None, Operation]:
-    """The operation that a name means, and the module call whose output it is, if the name is a module's."""
+    """Find the operation that a name means, and, if the name is a module's, the module call that returned it."""
     match = _matches(history, name)[0]
     call = Call(run_of(history).index, match.call) if match.call is not None else None
     return call, Operation(run_of(history).index, match.number)
 
 
 def _attention(call: Call | None, output: Operation, notes: list[str]) -> Operation | None:
-    """The operation that makes the attention pattern in a layer: the operation itself, or the first inside the module."""
+    """The operation that computes the attention pattern in a layer: the operation itself, or the first inside the module."""
     found = attentions(call.operations if call is not None else [output])
     if len(found) > 1:
         notes.append(f"the attention pattern is the first of {len(found)} inside the module")
@@ -274,12 +275,12 @@ def _attention(call: Call | None, output: Operation, notes: list[str]) -> Operat
 
 
 def _weight_name(call: Call | None, output: Operation) -> str | None:
-    """The layer's weight: the parameter named `weight`, else the largest parameter with two or more dimensions."""
+    """The name of the layer's weight: the parameter named `weight`, else the largest parameter with two or more dimensions."""
     if call is not None:
         within = call.module.params
-        own = f"{call.module.address}.parametrizations."  # where weight_norm and its like put the parameters
+        own = f"{call.module.address}.parametrizations."  # weight_norm and similar functions put the parameters there
         params = [*call.module.own_params, *(param for param in within if param.name.startswith(own))]
-        if not params and call.num_operations:  # a wrapper around one layer
+        if not params and call.num_operations:  # the module is a wrapper around one layer
             params = within if len({param.name.rpartition(".")[0] for param in within}) == 1 else []
     else:
         params = output.parent_params
@@ -290,7 +291,7 @@ def _weight_name(call: Call | None, output: Operation) -> str | None:
 
 
 def activation_after(output: Operation) -> Operation | None:
-    """The output of the activation function that consumes a tensor, whether it is a module or a function.
+    """The output of the activation function that uses a tensor, whether it is a module or a function.
 
     The search goes on behind operations that only move, normalise, pool or add, and stops at another layer that multiplies.
     """
@@ -310,7 +311,7 @@ def activation_after(output: Operation) -> Operation | None:
 
 
 def core_of(output: Operation) -> Operation | None:
-    """The convolution, multiplication or look-up behind an output that was at most normalised, activated, reshaped since."""
+    """The convolution, matrix product or look-up whose result was at most normalised, activated or reshaped to `output`."""
 
     def onward(operation: Operation) -> Iterable[int]:
         is_between = _is_in(operation, groups.ACTIVATIONS) or _is_passed_through(operation)
@@ -336,7 +337,7 @@ def _reached(start: Operation, onward: Callable[[Operation], Iterable[int]]) -> 
 
 
 def can_die(activation: Operation) -> bool:
-    """True if a unit that is never above zero is dead: for ReLU, not for tanh."""
+    """True if a unit that is never above zero counts as dead: for ReLU, not for tanh."""
     return not _is_in(activation, groups.TWO_SIDED)
 
 
@@ -345,7 +346,7 @@ def _is_in(operation: Operation, group: frozenset[str]) -> bool:
 
 
 def _is_passed_through(operation: Operation) -> bool:
-    """True if an operation may stand between a layer and its activation function."""
+    """True if an operation may be between a layer and its activation function."""
     function = operation._record.function
     return function.is_view or function.is_in(groups.BETWEEN_LAYERS) or function.plain_name == "getitem"
 
@@ -363,7 +364,7 @@ def _activation_module(operation: Operation, output: Operation) -> Operation | N
 
 
 def dimensions_of(core: Operation | None, tensor: Operation | None) -> int:
-    """The dimensions of a convolution's maps, 2 for pictures; 0 without a convolution, or if its channels were moved."""
+    """The number of spatial dimensions of a convolution's maps, 2 for pictures; 0 for others, or if channels moved."""
     if core is None or tensor is None or not _is_in(core, groups.CONVOLUTIONS):
         return 0
     digit = re.search(r"\d", core.layer_type)
@@ -371,7 +372,7 @@ def dimensions_of(core: Operation | None, tensor: Operation | None) -> int:
 
 
 def has_inputs_first(core: Operation | None, weight: str) -> bool:
-    """True if a weight has its inputs before its units, as in a transposed convolution, an embedding, `x @ weight`."""
+    """True if a weight has its inputs before its units, as in a transposed convolution, an embedding, or `x @ weight`."""
     if core is None:
         return False
     if _is_in(core, groups.INPUTS_FIRST):
@@ -380,7 +381,7 @@ def has_inputs_first(core: Operation | None, weight: str) -> bool:
 
 
 def tensor_of(model: torch.nn.Module, name: str) -> Tensor | None:
-    """A parameter of a model by its name; None where the model has no such parameter, or no longer."""
+    """A parameter of a model by its name; None if the model has no such parameter (any more)."""
     address, _, attribute = name.rpartition(".")
     try:
         found = getattr(model.get_submodule(address), attribute)

@@ -1,4 +1,4 @@
-"""Takes the content of a snapshot: updates of weights, tensors of watched layers, a few numbers of every layer."""
+"""Takes the content of a snapshot: updates of weights, tensors of watched layers, and a summary of every layer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .layers import Found, activation_after, can_die, core_of, dimensions_of, ha
 from .records import Kind, Summary
 from .sampling import Measured
 
-Pairs = dict[str, tuple[Tensor, Tensor]]  # by layer: values before and after one step
+Pairs = dict[str, tuple[Tensor, Tensor]]  # layer -> its values before and after one step
 
 
 class UpdateWatcher:
-    """Copies the watched weights, and samples of all, before and after the step that a snapshot is likely to follow.
+    """Copies the watched weights, and samples of all weights, before and after the step that the next snapshot may follow.
 
     The number of completed steps between the last two snapshots says which step the next one is likely to follow. A snapshot
     may be taken inside a step: Lightning runs the backward pass there. Weights that this optimizer does not move are left out.
@@ -47,14 +47,15 @@ class UpdateWatcher:
         self._take_samples, self._moved = samples, names
         self._before: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
         self._measured: tuple[Pairs, Pairs] = {}, {}
-        self._distance, self._since = every, 0  # steps between snapshots, and completed since the last one
+        # steps between the last two snapshots, and steps completed since the last snapshot
+        self._distance, self._since = every, 0
         self._handles = [
             optimizer.register_step_pre_hook(lambda *_: self._pre()),
             optimizer.register_step_post_hook(lambda *_: self._post()),
         ]
 
     def take(self) -> tuple[Pairs, Pairs]:
-        """Watched weights, and samples, before and after the last completed step; nothing if that was not measured."""
+        """Watched weights, and samples, before and after the last completed step; empty if this step was not measured."""
         found, self._measured = self._measured, ({}, {})
         if self._since:
             self._distance, self._since = self._since, 0
@@ -88,7 +89,7 @@ def _pairs(before: dict[str, Tensor], after: dict[str, Tensor]) -> Pairs:
 
 
 def input_channels(core: Operation | None) -> int:
-    """How many channels the input of a convolution of pictures has; 0 for everything else."""
+    """The number of channels of the input of a convolution of pictures; 0 for any other operation."""
     if core is None or not dimensions_of(core, core):
         return 0
     shape = parents_of(core)[0].tensor_shape
@@ -104,13 +105,13 @@ class Measuring:
         self.measured: list[Measured] = []
         self.notes: list[str] = []
         self._model = model
-        self._gradients = gradients  # of parameters by name, from a backward pass of the probe
-        self._loss = loss  # the loss of that pass, in words
+        self._gradients = gradients  # parameter name -> its gradient, from a backward pass of the probe
+        self._loss = loss  # the text for the loss of the probe's backward pass
         self._said = said  # notes about the gradients of the user's own backward pass
         self._said_of_outputs = said_of_outputs
 
     def measure(self, found: Found) -> None:
-        """Take all kinds of one layer. Notes say which are missing."""
+        """Take all kinds of one layer. Notes say which kinds are missing."""
         self.notes += found.notes
         weight = tensor_of(self._model, found.weight) if found.weight is not None else None
         if weight is not None and found.weight is not None:
@@ -143,7 +144,7 @@ class Measuring:
             )
 
     def _measure_attention(self, found: Found, operation: Operation) -> None:
-        """Note how to compute the pattern, which the thread that writes does. Queries and keys are held until then."""
+        """Hold queries and keys, and note how the thread that writes can compute the pattern from them."""
         make, said = pattern_of(operation)
         empty = operation.tensor_contents.new_empty(0)
         self.measured.append(Measured(found.watch.name, "attention", operation.label, empty, notes=said, make=make))
@@ -158,19 +159,19 @@ class Measuring:
 
 # Summaries ------------------------------------------------------------------------------------------------------------
 #
-# A few numbers of every layer with parameters, watched or not, which cost little. Norms are read where the tensors are;
-# nothing is copied but a sample of each parameter, which tells how far steps move it.
+# A summary is a few numbers of a layer with parameters, watched or not, which cost little. Norms are computed where the tensors
+# are; only a sample of each parameter is copied, which shows how far steps move it.
 
-_SAMPLE = 1 << 14  # values of a parameter that are compared before and after a step
+_SAMPLE = 1 << 14  # number of values of a parameter that are compared before and after a step
 _PARAMETRIZATIONS = ".parametrizations."
 
 
 @dataclass(slots=True)
 class Reading:
-    """The numbers of one layer at one moment."""
+    """The summary of one layer at one moment, and a sample of its parameters."""
 
-    summary: Summary  # without what follows from the snapshots before
-    sample: Tensor  # values of its parameters, always the same ones
+    summary: Summary  # the summary, without numbers that need earlier snapshots
+    sample: Tensor  # some values of its parameters, always at the same positions
     activation: Measured | None
 
 
@@ -188,7 +189,7 @@ def layers_with_parameters(model: Module) -> dict[str, list[str]]:
 
 
 class Summariser:
-    """Reads every layer with parameters of one model."""
+    """Makes the readings of every layer with parameters of one model."""
 
     def __init__(self, model: Module, looked: ModelHistory) -> None:
         self._model = model
@@ -207,7 +208,7 @@ class Summariser:
         }
 
     def read(self, history: ModelHistory, gradients: dict[str, Tensor]) -> list[Reading]:
-        """Read every layer. Where a parameter has no `.grad`, the gradient in `gradients` is read."""
+        """Read every layer. If a parameter has no `.grad`, the gradient in `gradients` is read."""
         known, layers = self._now()
         found_grads = {name: one.grad if one.grad is not None else gradients.get(name) for name, one in known.items()}
         grads = {name: grad for name, grad in found_grads.items() if grad is not None}
@@ -229,7 +230,7 @@ class Summariser:
         return found
 
     def _now(self) -> tuple[dict[str, Tensor], dict[str, list[str]]]:
-        """The parameters by name, and for each layer the names of the parameters that it still has."""
+        """The parameters by name; and for each layer, the names of the parameters that it still has."""
         named = self._model.named_parameters(remove_duplicate=False)
         known: dict[str, Tensor] = {name: one for name, one in named if not is_lazy(one)}
         return known, {layer: [name for name in names if name in known] for layer, names in self._layers.items()}
@@ -251,7 +252,7 @@ class Summariser:
 
 
 def _activations(looked: ModelHistory, layers: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Maps each layer to the label and the type of the activation function behind its convolution or multiplication."""
+    """Maps each layer to the label and the type of the activation function behind its convolution or matrix product."""
     found = {}
     for layer in layers:
         module = looked.modules.get(layer)
@@ -268,7 +269,7 @@ def _activations(looked: ModelHistory, layers: Iterable[str]) -> dict[str, tuple
 
 
 def _norms(tensors: dict[str, Tensor]) -> dict[str, tuple[float, int]]:
-    """By name: the norm of the finite values (NaN where there are none), and how many are not finite. Waits once per device."""
+    """Maps names to the norm of finite values (NaN if there are none) and the number of others. Waits once per device."""
     by_device: dict[torch.device, dict[str, Tensor]] = {}
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -288,7 +289,7 @@ def _norm_of_finite(tensor: Tensor) -> tuple[float, int]:
 
 
 def _values(tensor: Tensor) -> Tensor:
-    """The values of a tensor as real numbers; of a sparse tensor the stored values."""
+    """The values of a tensor as real numbers; for a sparse tensor, the stored values."""
     tensor = tensor.detach()
     if tensor.layout is torch.sparse_coo:
         tensor = tensor.coalesce().values()
@@ -299,7 +300,7 @@ def _values(tensor: Tensor) -> Tensor:
 
 
 def _sample(parameters: list[Tensor]) -> Tensor:
-    """Values that are spread over parameters, the same every time."""
+    """Values at positions spread over the parameters, the same positions every time."""
     parts = []
     for one in parameters:
         flat = _values(one).reshape(-1) if one.numel() <= _SAMPLE or one.is_complex() else one.detach().reshape(-1)
@@ -309,7 +310,7 @@ def _sample(parameters: list[Tensor]) -> Tensor:
 
 
 def _stride(parameter: Tensor) -> int:
-    """The distance of sampled values, chosen so that they do not all come from the same columns."""
+    """The distance between sampled values, chosen so that they do not all come from the same columns."""
     stride = -(-parameter.numel() // _SAMPLE) or 1
     while stride > 1 and math.gcd(stride, parameter.shape[-1]) > 1:
         stride += 1

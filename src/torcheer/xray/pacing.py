@@ -1,4 +1,4 @@
-"""Decides when snapshots are taken: at every n-th step, within a budget of time."""
+"""Decides when snapshots are taken: at every n-th step, within a limit of time."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from ..errors import InvalidArgument
 
 
 class Pace:
-    """Says whether a snapshot is due, by the cost of the previous snapshots and figures."""
+    """Decides if a snapshot is due, by the cost of the previous snapshots and figures."""
 
     def __init__(self, every: int = 1, budget: Any = None) -> None:
         if not is_whole(every, 1):
             raise InvalidArgument(f"every must be a whole number from 1 on; got {every!r}.")
         self.every = every
         self.budget = parse_budget(budget)
-        self.spent = 0.0  # seconds
-        self.skipped = 0  # snapshots that would have cost too much
-        self.drawing = 0.0  # seconds that went into figures, behind the training
+        self.spent = 0.0  # number of seconds that snapshots took
+        self.skipped = 0  # number of snapshots that were left out because of the budget
+        self.drawing = 0.0  # number of seconds that figures took, on another thread than the training
         self._last = 0.0
         self._last_drawing = 0.0
         self._taken = 0
         self._drawn = 0
-        self._waiting = 0  # figures that were asked for and are not drawn yet
+        self._waiting = 0  # number of figures that were requested and are not drawn yet
         self._lock = threading.Lock()  # figures are drawn on a thread of their own
         self._began = perf_counter()
 
     def is_due(self, step: int) -> bool:
-        """Whether to take a snapshot now."""
+        """True if a snapshot is to be taken now."""
         if step % self.every:
             return False
         if self.budget is None or self._taken == 0:
@@ -41,7 +41,7 @@ class Pace:
         return True
 
     def draws(self) -> bool:
-        """True where a figure may be drawn now; `drew` must follow. The first figure always may; others wait for it."""
+        """True if a figure may be drawn now; call `drew` afterwards. The first figure always may; others wait for it."""
         with self._lock:
             is_first = not self._drawn and not self._waiting
             if self.budget is not None and not is_first and not (self._drawn and self._has_room(self._last_drawing)):
@@ -50,7 +50,7 @@ class Pace:
             return True
 
     def drew(self, seconds: float | None) -> None:
-        """Note what a figure cost, in seconds of the machine's time; None where it was not drawn."""
+        """Add the cost of a figure, in seconds of the machine's time; None if the figure was not drawn."""
         with self._lock:
             self._waiting -= 1
             if seconds is not None:
@@ -65,19 +65,19 @@ class Pace:
         return spent + seconds <= self.budget * (perf_counter() - self._began)
 
     def took(self, seconds: float) -> None:
-        """Note what a snapshot cost, in seconds of the training's time."""
+        """Add the cost of a snapshot, in seconds of the training's time."""
         self._taken += 1
         self._last = seconds
         self.spent += seconds
 
     @property
     def share(self) -> float:
-        """The part of the time since the beginning that went into snapshots and figures."""
+        """The fraction of the time since this object was made that went into snapshots and figures."""
         return (self.spent + self.drawing) / max(perf_counter() - self._began, 1e-9)
 
 
 def parse_budget(budget: Any) -> float | None:
-    """A part of the time: `"1%"` or 0.01; None for no limit."""
+    """The limit as a fraction of the time: 0.01 for `"1%"` or 0.01; None for no limit."""
     if budget is None:
         return None
     try:

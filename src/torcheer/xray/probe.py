@@ -46,13 +46,13 @@ class Probe:
         self.training = training
 
     def run(self, layers_to_save: LayersToSave = "all") -> ModelHistory:
-        """A pass; by default everything is kept."""
+        """Run the model once and return the history; by default every tensor is kept."""
         explained = inputs.explained(self.model, (self.args, self.kwargs), "Xray")
         with explained, _mode(self.model, self.training), torch.no_grad():
             return log_forward_pass(self.model, self.args, self.kwargs, layers_to_save=layers_to_save)
 
     def run_backward(self) -> tuple[ModelHistory, dict[str, Tensor], Tensor]:
-        """A pass and the backward pass of the loss: the gradients of parameters by name, and the loss. No `.grad` changes."""
+        """Run the model and the backward pass of the loss. Returns the history, gradients by parameter name, and the loss."""
         assert self.loss_fn is not None
         with _mode(self.model, self.training), torch.inference_mode(False), torch.enable_grad():
             returned: list[Any] = []
@@ -76,7 +76,7 @@ class Probe:
 
 
 def _as_handed(output: Any, history: ModelHistory) -> Any:
-    """The output of the model, with the tensors of the history: a returned buffer of the model is restored after the log."""
+    """The output of the model, made of the history's tensors: a buffer that the model returned is restored after the pass."""
     tensors, handed = tensors_in(output), [one.tensor_contents for one in history.outputs]
     if len(tensors) != len(handed) or all(map(is_, tensors, handed)):
         return output
@@ -86,7 +86,7 @@ def _as_handed(output: Any, history: ModelHistory) -> Any:
 
 @cleaning
 def _mode(model: Module, training: bool) -> Iterator[None]:
-    """Put every module into one mode, and afterwards back into its own: some may be frozen on purpose.
+    """Put every module into one mode, and afterwards back into its own mode: some modules may be frozen on purpose.
 
     Transformer layers of torch have a fused kernel for evaluation, which a training never takes and which hides everything
     inside; the probe goes without.
@@ -120,7 +120,7 @@ def as_arguments(given: Any, model: Module, seed: int) -> tuple[tuple[Any, ...],
 
 
 def _made(sizes: list[Any], model: Module, seed: int) -> list[Tensor]:
-    """Normal numbers of these sizes, where the model is and of its type, from a generator of their own."""
+    """Normal random numbers of these sizes, on the model's device and in its dtype, from a generator of their own."""
     first = next((p for p in model.parameters() if p.is_floating_point()), None)
     generator = torch.Generator().manual_seed(seed)
     with torch.inference_mode(False):

@@ -18,7 +18,7 @@ from ..errors import SnapshotLost
 
 
 class Failure(NamedTuple):
-    """A failure behind the training. The user gets one warning for each kind."""
+    """A failure on a thread beside the training. The user gets one warning for each kind of failure."""
 
     kind: str
     message: str
@@ -34,8 +34,8 @@ def tell(message: str, stacklevel: int = 2) -> None:
 
 
 VERSION = 1
-_MOST_CHOSEN = 1 << 20  # rows and columns of all entries of one snapshot
-_LARGEST = 1 << 62  # of a number or a step: one more is a number that tables hold, too
+_MOST_CHOSEN = 1 << 20  # largest number of rows and columns of all entries of one snapshot
+_LARGEST = 1 << 62  # numbers and steps must be below this; a table can hold one more
 
 Kind = Literal["weight", "layer", "activation", "attention", "grad", "layer_grad"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -48,7 +48,7 @@ WORDS: dict[str, str] = {
     "layer_grad": "gradient of the output",
 }
 
-# How a kept tensor is laid out, and so how it is shown.
+# How a kept tensor is laid out, which decides how it is shown.
 Layout = Literal[
     "maps",  # [channel, height, width]: feature maps
     "filters",  # [filter, input channel, height, width]: the weights of a convolution
@@ -58,30 +58,30 @@ Layout = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One kind of one layer in one snapshot."""
+    """What one snapshot says about one tensor of a layer: its weight, its output or another `Kind`."""
 
-    layer: str  # as the user named it
+    layer: str  # the layer's name, as the user gave it
     kind: Kind
-    source: str  # the parameter or operation: `features.0.weight`, `relu_1_2`
-    shape: tuple[int, ...]  # of the whole tensor; -1 for a ragged dimension
+    source: str  # the name of the parameter or the label of the operation: `features.0.weight`, `relu_1_2`
+    shape: tuple[int, ...]  # shape of the whole tensor; -1 for a ragged dimension
     dtype: str
     layout: Layout
-    rows: tuple[int, ...]  # which channels, filters or rows are kept, as numbers of the whole tensor
-    columns: tuple[int, ...] | None = None  # which input channels or columns; None: not a choice
-    axes: tuple[str, str] | None = None  # what the rows and columns are: "filter", "input channel"
-    totals: tuple[int, int] | None = None  # how many of them the whole tensor has
-    is_color: bool = False  # of filters: their three input channels are the red, green and blue of a picture
-    low: float | None = None  # most of the kept values lie between these two; None when none is finite
+    rows: tuple[int, ...]  # numbers, in the whole tensor, of the kept channels, filters or rows
+    columns: tuple[int, ...] | None = None  # numbers of the kept input channels or columns; None if there was nothing to choose
+    axes: tuple[str, str] | None = None  # the names of rows and columns: "filter", "input channel"
+    totals: tuple[int, int] | None = None  # how many rows and columns the whole tensor has
+    is_color: bool = False  # for filters: True if their three input channels are the red, green and blue of a picture
+    low: float | None = None  # most of the kept values lie between `low` and `high`; None if no value is finite
     high: float | None = None
     statistics: Statistics
-    update_ratio: float | None = None  # of a weight: how far a step moved it, as a part of its norm
-    dead: int | None = None  # of an activation: units that were never above zero over several snapshots
-    units: int | None = None  # of an activation: how many units there are
+    update_ratio: float | None = None  # for a weight: how far a step moved it, divided by its norm
+    dead: int | None = None  # for an activation: number of units that were never above zero over several snapshots
+    units: int | None = None  # for an activation: number of units
     note: str = ""  # what a reader must know: "before unscaling by 65536", "every 2nd pixel"
 
     @property
     def key(self) -> str:
-        """The name of its tensor in the snapshot's file."""
+        """The name of the entry's tensor in the snapshot's file."""
         return tensor_key(self.layer, self.kind)
 
 
@@ -91,31 +91,31 @@ def tensor_key(layer: str, kind: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A few numbers of one layer with parameters in one snapshot. There is one for every such layer, watched or not."""
+    """A few numbers of one layer with parameters in one snapshot. Every such layer has a summary, watched or not."""
 
-    layer: str  # the address of the module; the name of the parameter where it is the model's own
-    parameters: int  # how many values all its parameters have
-    norm: float | None = None  # of all its parameters together; None where one of them has no finite value
-    grad_norm: float | None = None  # of their gradients; None also where there are none
-    update_ratio: float | None = None  # how far a step moved them, as a part of their norm
-    nonfinite: int = 0  # values of parameters that are NaN or infinite
+    layer: str  # the address of the module; for a parameter of the model itself, the parameter's name
+    parameters: int  # number of values of all its parameters
+    norm: float | None = None  # norm of all its parameters together; None if a parameter has no finite value
+    grad_norm: float | None = None  # norm of their gradients; None also if there are no gradients
+    update_ratio: float | None = None  # how far a step moved the parameters, divided by their norm
+    nonfinite: int = 0  # number of values of parameters that are NaN or infinite
     grad_nonfinite: int = 0
-    dead: int | None = None  # units of its activation that were never above zero over several snapshots
-    units: int | None = None  # how many units its activation has
+    dead: int | None = None  # number of units of its activation that were never above zero over several snapshots
+    units: int | None = None  # number of units of its activation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """One moment of a training."""
+    """What an Xray took at one moment of a training."""
 
     number: int  # counts up by one over the run
-    step: int  # of the training, as the user counts
-    time: float  # seconds since 1970
+    step: int  # step of the training, as the user counts
+    time: float  # when the snapshot was taken, in seconds since 1970
     entries: tuple[Entry, ...]
     summaries: tuple[Summary, ...] = ()
-    metrics: dict[str, float] = field(default_factory=dict)  # what the user gave: "loss" and others, by name
-    notes: tuple[str, ...] = ()  # about the whole snapshot: "activation of fc2: nothing consumes it"
-    bytes: int = 0  # of its file
+    metrics: dict[str, float] = field(default_factory=dict)  # name -> number that the user gave, such as "loss"
+    notes: tuple[str, ...] = ()  # notes about the whole snapshot: "activation of fc2: nothing consumes it"
+    bytes: int = 0  # size of its file
 
     def find(self, layer: str, kind: str) -> Entry | None:
         """The entry of a kind of a layer, if this snapshot has it."""
@@ -150,7 +150,7 @@ def misfit(shape: tuple[int, ...], entry: Entry) -> str:
 
 
 def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """A snapshot as values that JSON can hold, short: what has its default is left out."""
+    """A snapshot as values that JSON can hold. Fields that have their default are left out."""
     entries = [
         {
             **_short(entry),
@@ -171,7 +171,7 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def snapshot_from_json(found: Any, *, in_outline: bool = False) -> Snapshot:
-    """Read a snapshot. Raises ValueError, with the reason, where the JSON is not a snapshot.
+    """Read a snapshot. Raises ValueError, with the reason, if the JSON is not a snapshot.
 
     In outline, its entries have no rows and columns: a short text may describe a million of them.
     """
@@ -202,7 +202,7 @@ def snapshot_from_json(found: Any, *, in_outline: bool = False) -> Snapshot:
 
 
 def _chosen(found: dict[str, Any]) -> tuple[list[int] | int | None, list[int] | int | None]:
-    """The rows and columns of an entry, as they are written. Raises ValueError for a number beyond the shape of the tensor."""
+    """The rows and columns of an entry, in their JSON form. Raises ValueError for a number beyond the shape of the tensor."""
     shape = reader(tuple[int, ...])(found.get("shape"))
     totals = reader(tuple[int, int] | None)(found.get("totals")) or (math.prod(shape),) * 2
     rows, columns = (_checked(found.get(name), most) for name, most in zip(("rows", "columns"), totals, strict=True))
@@ -214,12 +214,12 @@ def _count(written: list[int] | int | None) -> int:
 
 
 def _written_out(written: list[int] | int | None) -> tuple[int, ...] | None:
-    """Numbers of rows or columns from how they are written."""
+    """Numbers of rows or columns from their JSON form: a count stands for 0, 1, 2, …"""
     return None if written is None else tuple(range(written) if isinstance(written, int) else written)
 
 
 def _numbers(chosen: tuple[int, ...] | None) -> list[int] | int | None:
-    """Numbers of rows or columns as JSON: a count where they are 0, 1, 2, …, else a list."""
+    """The JSON form of numbers of rows or columns: a count if they are 0, 1, 2, …, else a list."""
     if chosen is None:
         return None
     return len(chosen) if chosen == tuple(range(len(chosen))) else list(chosen)

@@ -30,13 +30,13 @@ from .store import Snapshots
 # takes only certain values, so that it seldom changes and the difference between two steps is small. That difference
 # is what is compressed. Measured against lossless WebP it is as small, and needs nothing but zlib.
 
-Array = Any  # of NumPy, whose types are not followed
+Array = Any  # a NumPy array; NumPy's types are not followed
 
 LEVELS = 252
 NEGATIVE, POSITIVE, NAN = 253, 254, 255
 OUTLIERS = 3.0  # values further from zero than this many times the usual range are clipped
-_CHUNK = 2_000_000  # codes that are unpacked together
-_AROUND_BLOCK = 64  # bytes
+_CHUNK = 2_000_000  # number of codes that are unpacked together
+_AROUND_BLOCK = 64  # number of bytes around a block
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Frame:
     codes: np.ndarray[Any, Any]
     low: float
     high: float
-    is_clipped: bool = False  # values beyond are shown as the ends
+    is_clipped: bool = False  # True if values beyond the ends are shown as the ends
 
 
 # Pictures ---------------------------------------------------------------------------------------------------------
@@ -56,11 +56,11 @@ class Frame:
 class Pictures:
     """The frames of some snapshots, packed into blocks of text."""
 
-    steps: list[int]  # the snapshots that were wanted
+    steps: list[int]  # numbers of the requested snapshots
     stride: int = 1
     blocks: list[str] = field(default_factory=list)
     chunks: list[list[dict[str, Any]]] = field(default_factory=list)  # for each series: the places of its frames
-    unreadable: list[int] = field(default_factory=list)  # snapshots
+    unreadable: list[int] = field(default_factory=list)  # numbers of snapshots that cannot be read
 
     @property
     def codes(self) -> int:
@@ -84,7 +84,7 @@ class Album:
         self._unreadable: set[int] = set()
 
     def packed(self, wanted: list[int], stride: int = 1) -> Pictures:
-        """The frames of some snapshots, and of the first and the last that a series has."""
+        """The frames of the wanted snapshots, and of the first and the last snapshot of each series."""
         pictures = Pictures(wanted, stride)
         for number, series in enumerate(self._series):
             present = series.present
@@ -95,14 +95,14 @@ class Album:
         return pictures
 
     def _frames(self, at: int) -> list[Frame | None]:
-        """The frame of each series in one snapshot, whose file is opened once."""
+        """The frame of each series in one snapshot. The snapshot's file is opened once."""
         if at in self._read:
             return self._read[at]
         frames = self._read[at] = [None] * len(self._series)
         try:
             snapshot = self._snapshots[at]
             kept = self._run.files.tensors(snapshot)
-        except SnapshotNotFound as error:  # deleted by the process that writes, or damaged: the page says so, too
+        except SnapshotNotFound as error:  # deleted by the process that writes, or damaged: the page says that it is missing
             self._run.tell(int(self._snapshots.table["number"][at]), f"a snapshot is skipped: {error}")
             self._unreadable.add(at)
             return frames
@@ -122,10 +122,10 @@ def _thinned(frame: Frame, stride: int) -> Frame:
 
 
 def quantise(values: np.ndarray[Any, Any], entry: Entry) -> Frame | None:
-    """Values as codes of 8 bits; None where there are none."""
+    """Values as codes of 8 bits; None if there are no values."""
     if not values.size:
         return None
-    values = values.astype(np.float64)  # the difference between two values of float32 may be beyond float32
+    values = values.astype(np.float64)  # the difference between two values of float32 may be too large for float32
     known = np.isfinite(values)
     largest = float(np.abs(values, where=known, out=np.zeros(values.shape)).max())
     most = max(abs(entry.low or 0.0), abs(entry.high or 0.0))
@@ -142,7 +142,7 @@ def _rounded_up(reach: float) -> float:
 
 
 def _chunks(frames: list[tuple[int, Frame]], blocks: list[str]) -> list[dict[str, Any]]:
-    """Pack frames some at a time, so that a page need not unpack all of them to show one."""
+    """Pack frames in several chunks, so that a page can show one frame without unpacking all of them."""
     groups: list[list[tuple[int, Frame]]] = []
     for at, frame in frames:
         is_like_last = bool(groups) and groups[-1][0][1].codes.shape == frame.codes.shape
@@ -155,7 +155,7 @@ def _chunks(frames: list[tuple[int, Frame]], blocks: list[str]) -> list[dict[str
 
 def _chunk(group: list[tuple[int, Frame]], blocks: list[str]) -> dict[str, Any]:
     codes = np.stack([frame.codes.reshape(-1) for _, frame in group])
-    codes[1:] -= codes[:-1].copy()  # from one step to the next, modulo 256
+    codes[1:] -= codes[:-1].copy()  # differences from one step to the next, modulo 256
     blocks.append(packed(codes.tobytes()))
     return {
         "block": len(blocks) - 1,
@@ -174,13 +174,13 @@ def _short(value: float) -> float:
 # Everything that comes from a run is data, and is shown as text.
 
 MAX_BYTES = 20 * 2**20
-MOST_SNAPSHOTS = 2000  # a screen has no more columns
+MOST_SNAPSHOTS = 2000  # a screen has no more columns of pixels
 _STRIDES = (1, 2, 4, 8)
-_ENOUGH = 12  # steps with pictures, before pictures are thinned
-_SLACK = 100  # bytes by which the facts may grow
+_ENOUGH = 12  # number of steps with pictures that are enough: with fewer, pictures are thinned
+_SLACK = 100  # number of bytes by which the facts may grow
 _TRIES = 5
-_WORTH_IT = 1.05  # by how many times more steps must fit to be worth another try
-_MOST_CODES = 256_000_000  # of all pictures together, unpacked
+_WORTH_IT = 1.05  # another try is made only if it may fit this many times more steps
+_MOST_CODES = 256_000_000  # largest number of codes of all pictures together, unpacked
 
 
 def write_report(
@@ -225,9 +225,10 @@ def write_report(
     plain = np.stack([series.numbers for series in numbers.series]).astype("<f4").reshape(-1)
     histograms = [series.histogram.tobytes() for series in numbers.pictured if series.histogram is not None]
     statistics = {
-        # for each series and field one float32 for each snapshot: first all first bytes, then all second, a quarter less
+        # for each series and field one float32 for each snapshot; first the first byte of all numbers, then the second: a
+        # quarter smaller
         "statistics": packed(plain.view(np.uint8).reshape(-1, 4).T.tobytes()),
-        # a byte for each bin: 0 where it is empty, else the logarithm of its part of all values
+        # a byte for each bin: 0 if the bin is empty, else the logarithm of its fraction of all values
         "histograms": packed(b"".join(histograms)),
     }
     findings = find(numbers.series, snapshots.steps)
@@ -243,7 +244,7 @@ def write_report(
 
 
 def _fitting(content: _Content, taken: int, bar: Progress) -> Pictures:
-    """The pictures of as many steps as there is room for. Where a dozen do not fit, pictures are thinned."""
+    """The pictures of as many steps as there is room for. If a dozen steps do not fit, pictures are thinned."""
     room = content.max_bytes - taken - _SLACK
     album = Album(content.run, content.snapshots, content.numbers.pictured)
     count = len(content.snapshots)
@@ -260,9 +261,9 @@ def _fitting(content: _Content, taken: int, bar: Progress) -> Pictures:
 
 
 def _as_many(album: Album, count: int, room: int, fits: Pictures, bar: Progress) -> Pictures:
-    """The pictures of about as many steps as fit. Each try packs all of its steps."""
+    """The pictures of about as many steps as fit. Each try packs the pictures of all its steps."""
     most = min(count, len(fits.steps) * _MOST_CODES // max(fits.codes, 1))
-    guess = int(len(fits.steps) * 1.25 * room / max(fits.size, 1))  # steps nearer to each other differ less
+    guess = int(len(fits.steps) * 1.25 * room / max(fits.size, 1))  # steps that are closer to each other differ less
     for turn in range(_TRIES):
         bar.reached(turn + 1)
         guess = min(guess, most)
@@ -354,5 +355,5 @@ def _all_layers(run: Run) -> list[str]:
 
 def _page(bundle: Bundle, content: _Content, pictures: Pictures, blocks: dict[str, str]) -> bytes:
     facts = json.dumps(_facts(content, pictures), separators=(",", ":"), allow_nan=False)
-    facts = facts.replace("<", "\\u003c")  # nothing in it can end the script element around it
+    facts = facts.replace("<", "\\u003c")  # so that no text in the facts can end the script element around them
     return bundle.page(content.heading, {"facts": facts, **blocks}).encode()

@@ -26,11 +26,11 @@ Read = TypeVar("Read")
 
 
 class Run:
-    """The snapshots of one training. They are read from the disk as they are asked for."""
+    """The snapshots of one training. A snapshot is read from the disk when it is asked for."""
 
     def __init__(self, files: FileManager) -> None:
         self.files = files
-        self._told: set[int] = set()  # numbers of snapshots that cannot be read, of which the user was told
+        self._told: set[int] = set()  # numbers of unreadable snapshots of which the user was told
 
     @cached_property
     def title(self) -> str:
@@ -39,24 +39,24 @@ class Run:
 
     @property
     def snapshots(self) -> Snapshots:
-        """By step; of a step that was trained again, the later one."""
+        """The snapshots by step. If a step was trained again, the later snapshot."""
         every = self.files.snapshots
         steps = every.table["step"]
         return every.some(np.append(steps[1:] != steps[:-1], True)[: len(every)])
 
     @property
     def notes(self) -> list[str]:
-        """Damage of the files of the run, in sentences."""
+        """Sentences about damaged files of the run."""
         return list(self.files.notes)
 
     @property
     def layers(self) -> list[str]:
-        """The layers that any snapshot has pictures of, in the order they were given."""
+        """The layers that any snapshot has pictures of, in the order the user gave."""
         return list(dict.fromkeys(layer for content in self._contents() for layer, _ in content.keys))
 
     @property
     def summarised(self) -> list[str]:
-        """The layers that any snapshot has a summary of: all with parameters."""
+        """The layers that any snapshot has a summary of: all layers with parameters."""
         return list(dict.fromkeys(layer for content in self._contents() for layer in content.summaries))
 
     @property
@@ -86,7 +86,7 @@ class Run:
 
     @property
     def latest(self) -> Snapshots:
-        """The snapshots in the order taken, the last first. Steps repeat where a training went back to a checkpoint."""
+        """The snapshots in the order taken, the last first. Steps repeat if a training went back to a checkpoint."""
         every = self.files.snapshots
         return every.some(every.table["number"].argsort()[::-1])
 
@@ -98,7 +98,7 @@ class Run:
         return found[0]
 
     def readable_step(self, step: int) -> int:
-        """The step itself where its snapshot can be read, else the step of the last readable snapshot."""
+        """`step` if its snapshot can be read, else the step of the last readable snapshot."""
         try:
             snapshot = self.snapshot(step)
             self.files.check(snapshot)
@@ -108,12 +108,12 @@ class Run:
 
     @property
     def last_taken(self) -> tuple[int | None, int | None]:
-        """The number and the step of the snapshot taken last."""
+        """The number and the step of the snapshot that was taken last."""
         table = self.latest.table[:1]
         return (int(table["number"][0]), int(table["step"][0])) if len(table) else (None, None)
 
     def snapshot(self, step: int | None = None) -> Snapshot:
-        """The last snapshot of a step; the last of all without one."""
+        """The last snapshot of a step; without a step, the last snapshot of all."""
         snapshots = self.snapshots
         at = [len(snapshots) - 1] if step is None else np.flatnonzero(snapshots.table["step"] == step)
         if not len(snapshots) or not len(at):
@@ -123,29 +123,29 @@ class Run:
         return snapshots[int(at[-1])]
 
     def entry(self, layer: str, kind: str, step: int | None = None) -> Entry:
-        """The entry of a kind of a layer at a step, by default at the last step that has it."""
+        """The entry of a layer and kind at a step, by default at the last step that has such an entry."""
         return cast(Entry, self._locate(layer, kind, step).find(layer, kind))
 
     def tensor(self, layer: str, kind: str, step: int | None = None) -> numpy.ndarray[Any, Any]:
-        """The kept tensor as float32, laid out by its entry's `layout`; by default of the last readable snapshot."""
+        """The kept tensor as float32, in the layout of its entry; by default that of the last readable snapshot."""
         if step is None:
             return self.last_picture(layer, kind)[2]
         return self.kept(self._locate(layer, kind, step), layer, kind)
 
     def kept(self, snapshot: Snapshot, layer: str, kind: str) -> numpy.ndarray[Any, Any]:
-        """The kept tensor of a kind of a layer in a snapshot, as float32."""
+        """The kept tensor of a layer and kind in a snapshot, as float32."""
         kept: numpy.ndarray[Any, Any] = self.files.tensor(snapshot, layer, kind).float().numpy()
         return kept
 
     def summary(self, layer: str, step: int | None = None) -> Summary:
-        """The summary of a layer with parameters at a step, by default the last."""
+        """The summary of a layer with parameters at a step, by default at the last step."""
         found = self.snapshot(step).summary(layer)
         if found is None:
             raise SnapshotNotFound(f"there is no summary of {layer!r}. There are some of {near_names(layer, self.summarised)}.")
         return found
 
     def limits(self, layer: str, kind: str) -> tuple[float, float]:
-        """The range of colours over the whole run: around zero for weights, gradients and values of both signs."""
+        """The range of colours over the whole run: symmetric around zero for weights, gradients and values of both signs."""
         self._check(layer, kind)
         known = self.files.rows.ranges[layer, kind]
         return _limits(kind, known.low, known.high, known.least, known.most)
@@ -153,12 +153,12 @@ class Run:
     def pictures(
         self, layer: str, kind: str, snapshots: Snapshots
     ) -> Iterator[tuple[Snapshot, Entry, numpy.ndarray[Any, Any]]]:
-        """One kind of one layer in several snapshots. Damaged snapshots are skipped, with a warning."""
+        """Yields one kind of one layer in several snapshots. Damaged snapshots are skipped, with a warning."""
         for snapshot, kept in self._read(snapshots, lambda one: self.kept(one, layer, kind)):
             yield snapshot, cast(Entry, snapshot.find(layer, kind)), kept
 
     def _read(self, snapshots: Snapshots, read: Callable[[Snapshot], Read]) -> Iterator[tuple[Snapshot, Read]]:
-        """Snapshots, each with the result of `read`. Damaged snapshots are skipped, with a warning."""
+        """Yields snapshots, each with the result of `read`. Damaged snapshots are skipped, with a warning."""
         for at in range(len(snapshots)):
             try:
                 snapshot = snapshots[at]
@@ -175,7 +175,7 @@ class Run:
         return found
 
     def tell(self, number: int, message: str) -> None:
-        """Warn of a snapshot that cannot be read, once."""
+        """Warn that a snapshot cannot be read, once for each snapshot."""
         if number not in self._told:
             self._told.add(number)
             tell(message, stacklevel=3)
@@ -215,10 +215,10 @@ def limits_of(entry: Entry) -> tuple[float, float]:
 
 
 def _limits(kind: str, low: float | None, high: float | None, least: float | None, most: float | None) -> tuple[float, float]:
-    """The range of colours of values that mostly lie between `low` and `high`, and all between `least` and `most`."""
+    """The range of colours for values that mostly lie between `low` and `high`, and all between `least` and `most`."""
     if low is None or high is None:
         return -1.0, 1.0
-    if low == high == 0:  # nearly all values are always zero: show the others
+    if low == high == 0:  # nearly all values are always zero: the range shows the others
         low, high = least or 0.0, most or 0.0
     if low < 0 or kind in ("weight", "grad", "layer_grad"):
         reach = max(-low, high) or 1.0
@@ -227,7 +227,7 @@ def _limits(kind: str, low: float | None, high: float | None, least: float | Non
 
 
 def near_names(name: object, known: Sequence[str]) -> str:
-    """The five known names most similar to an unknown name, in quotes; the first five where none is similar."""
+    """The five known names most similar to an unknown name, in quotes; the first five names if no name is similar."""
     return ", ".join(map(repr, difflib.get_close_matches(str(name), known, n=5, cutoff=0.3) or known[:5]))
 
 
@@ -236,7 +236,7 @@ def _nearest(steps: list[int], step: int | None) -> str:
 
 
 def evenly(count: int, number: int) -> list[int]:
-    """`number` of the first `count` numbers, evenly spread, the first and the last among them."""
+    """`number` of the numbers below `count`, evenly spread; the first and the last are among them."""
     if number >= count:
         return list(range(count))
     return [round(at * (count - 1) / (number - 1)) for at in range(number)] if number > 1 else [0]
@@ -255,8 +255,8 @@ class SavedKind:
     snapshots: int
     first_step: int
     last_step: int
-    shape: tuple[int, ...]  # of the whole tensor; -1 for a ragged dimension
-    kept: str  # "8 of 64 channels"
+    shape: tuple[int, ...]  # shape of the whole tensor; -1 for a ragged dimension
+    kept: str  # how much of the tensor is kept, as text: "8 of 64 channels"
 
 
 class Saved:
@@ -268,7 +268,8 @@ class Saved:
         self.steps = run.steps()
         self.snapshots = len(run.snapshots)
         self.layers = run.layers
-        self.summaries: tuple[Summary, ...] = run.snapshot().summaries if self.snapshots else ()  # of the last snapshot
+        # summaries of the last snapshot
+        self.summaries: tuple[Summary, ...] = run.snapshot().summaries if self.snapshots else ()
         self.metrics = run.metrics
         self.notes = run.notes
         self.rows: list[SavedKind] = []

@@ -17,19 +17,19 @@ from ..errors import InvalidArgument, TorcheerError
 from .records import Entry, Kind, Layout
 from .selectors import CONVOLUTION, Choices
 
-_Numbers = tuple[int, ...]  # of rows or columns
-_EDGE = 0.01  # colours span what lies between this part of the values and the rest from above
+_Numbers = tuple[int, ...]  # numbers of rows or columns
+_EDGE = 0.01  # colours span the values between this quantile and the same quantile from above
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of a tensor is kept. Smaller tensors are kept whole; of larger ones a selector chooses."""
+    """How much of a tensor is kept. Smaller tensors are kept whole; for larger tensors a selector chooses."""
 
-    channels: int = 32  # of a convolution: feature maps and filters
-    inputs: int = 16  # of a filter: the input channels
-    units: int = 256  # of a fully connected layer: rows and columns of the weight, units of the output
-    samples: int = 32  # of an output that is a matrix: rows
-    side: int = 128  # of a feature map: pixels
+    channels: int = 32  # for a convolution: number of feature maps and filters
+    inputs: int = 16  # for a filter: number of input channels
+    units: int = 256  # for a fully connected layer: number of rows and columns of the weight, and of units of the output
+    samples: int = 32  # for an output that is a matrix: number of rows
+    side: int = 128  # for a feature map: number of pixels down and across
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -39,19 +39,20 @@ class Limits:
 
 @dataclass(slots=True)
 class Measured:
-    """A whole tensor that was taken, with facts about it. Nothing else writes to it."""
+    """A whole tensor that was taken, with facts about it. No other code writes to it."""
 
     layer: str
     kind: Kind
     source: str
     tensor: Tensor
-    dimensions: int = 0  # of a convolution: 2 for pictures; 0 for other layers
-    has_inputs_first: bool = False  # of a weight: inputs before units, as in a transposed convolution, an embedding
+    dimensions: int = 0  # for a convolution: 2 for pictures; 0 for other layers
+    # for a weight: True if inputs come before units, as in a transposed convolution or an embedding
+    has_inputs_first: bool = False
     notes: list[str] = field(default_factory=list)
     update_ratio: float | None = None
-    input_channels: int = 0  # of a convolution: how many its input has
-    can_die: bool = True  # of an activation: whether a unit is dead when it is never above zero
-    make: Callable[[], Tensor] | None = None  # what gives the tensor, where that takes time
+    input_channels: int = 0  # for a convolution: number of channels of its input
+    can_die: bool = True  # for an activation: True if a unit that is never above zero is dead
+    make: Callable[[], Tensor] | None = None  # computes the tensor, if that takes time
 
 
 @dataclass(slots=True)
@@ -62,8 +63,8 @@ class _Part:
     layout: Layout
     rows: _Numbers
     columns: _Numbers | None
-    axes: tuple[str, str]  # what rows and columns are
-    totals: tuple[int, int]  # how many there are
+    axes: tuple[str, str]  # names of rows and columns
+    totals: tuple[int, int]  # numbers of rows and columns of the whole tensor
     notes: list[str]
 
 
@@ -105,7 +106,7 @@ def keep(measured: Measured, choices: Choices, limits: Limits, dead: int | None 
 
 
 def _shown(tensor: Tensor, notes: list[str]) -> Tensor | None:
-    """The values of a tensor in its shape; of a nested tensor the first sample, in a batch of one."""
+    """The values of a tensor in its shape; for a nested tensor, the first sample in a batch of one."""
     if not tensor.is_nested:
         return dense(tensor)
     parts = tensor.unbind()
@@ -115,7 +116,7 @@ def _shown(tensor: Tensor, notes: list[str]) -> Tensor | None:
 
 
 def _is_color(measured: Measured) -> bool:
-    """True for filters over red, green and blue: of a 2-d convolution over all three channels of its input."""
+    """True for filters over red, green and blue: a 2-d convolution's filters over all three channels of its input."""
     shape = measured.tensor.shape
     return (
         measured.kind == "weight"
@@ -127,7 +128,7 @@ def _is_color(measured: Measured) -> bool:
 
 
 def _of_weight(measured: Measured, tensor: Tensor, choices: Choices, limits: Limits) -> _Part:
-    """A weight, or its gradient: filters of a convolution, or a matrix."""
+    """The kept part of a weight or its gradient: filters of a convolution, or a matrix."""
     notes: list[str] = []
     if tensor.dim() < 3:
         matrix = tensor.reshape(1, -1) if tensor.dim() < 2 else tensor
@@ -151,10 +152,10 @@ def _of_weight(measured: Measured, tensor: Tensor, choices: Choices, limits: Lim
 
 
 def _of_output(measured: Measured, tensor: Tensor, choices: Choices, limits: Limits) -> _Part:
-    """An output, an activation, a pattern, or its gradient: maps of the first sample, or samples (tokens) × units."""
+    """The kept part of an output, an activation, a pattern or their gradients: maps of the first sample, or samples × units."""
     notes: list[str] = []
     axis = channel_axis(measured)
-    if axis is None:  # samples × units, or tokens × units of the first sample
+    if axis is None:  # the tensor is samples × units, or tokens × units of the first sample
         matrix = tensor.reshape(1, -1) if tensor.dim() < 2 else tensor
         axes = ("sample" if tensor.dim() == 2 else "position" if tensor.dim() > 2 else "", "unit")
         if matrix.dim() > 2:
@@ -196,7 +197,7 @@ def channel_axis(measured: Measured) -> int | None:
 
 
 def units_of(measured: Measured) -> int | None:
-    """How many units an activation has: channels of a convolution, features of a fully connected layer.
+    """The number of units of an activation: channels of a convolution, features of a fully connected layer.
 
     None where the samples of a nested tensor have different numbers of them.
     """
@@ -207,7 +208,7 @@ def units_of(measured: Measured) -> int | None:
 
 
 def is_above_zero(measured: Measured) -> Tensor:
-    """By unit: whether it was above zero, or not a number, anywhere in the batch."""
+    """For each unit: True if it was above zero, or NaN, anywhere in the batch."""
     tensor, axis = measured.tensor.detach(), channel_axis(measured)
     axis = axis if axis is not None else -1
     if tensor.is_nested:
@@ -222,11 +223,11 @@ def is_above_zero(measured: Measured) -> Tensor:
 
 def _is_above_zero(tensor: Tensor, axis: int) -> Tensor:
     units = tensor.movedim(axis, 0)
-    return (~(units.reshape(units.shape[0], -1) <= 0)).any(dim=1).cpu()  # NaN counts as not silent
+    return (~(units.reshape(units.shape[0], -1) <= 0)).any(dim=1).cpu()  # NaN counts as above zero
 
 
 def as_written(tensor: Tensor, kind: Kind, dtype: torch.dtype) -> Tensor:
-    """Maps in the type that was asked for, if their values fit into it; weights and gradients as they are."""
+    """Maps in the dtype that the user asked for, if their values fit into it; weights and gradients unchanged."""
     if kind not in ("layer", "activation", "attention") or dtype is torch.float32:
         return tensor.contiguous()
     largest = tensor.nan_to_num(0.0, 0.0, 0.0).abs().max() if tensor.numel() else torch.zeros((), device="cpu")
@@ -245,7 +246,7 @@ def _picked(tensor: Tensor, axis: int, numbers: _Numbers) -> Tensor:
 
 
 def _range(kept: Tensor) -> tuple[float | None, float | None]:
-    """Where most of the finite values lie."""
+    """The range in which most of the finite values lie."""
     values: Any = kept.numpy().reshape(-1)
     known = values[abs(values) < float("inf")]
     if not len(known):

@@ -1,4 +1,4 @@
-"""Which channels of a layer are kept when there are too many.
+"""Chooses which channels of a layer are kept if there are too many.
 
 The choice is made once for a layer and stored with the run, so that the same filters are seen at every step, in every kind, and
 after resuming. A selector is a function of the layer's name, how many channels there are, how many may be kept, and the tensor.
@@ -16,13 +16,13 @@ from torch import Tensor
 
 from ..errors import InvalidArgument
 
-# layer, how many channels there are, how many to keep, the tensor with channels first -> the numbers of those to keep
+# (layer, number of channels, number to keep, the tensor with channels first) -> the numbers of the channels to keep
 Selector = Callable[[str, int, int, Tensor], Iterable[int]]
 
 
 @dataclass(frozen=True)
 class RandomFilterSelectorType:
-    """Channels at random, by a generator of its own: the same for the same seed and layer.
+    """Chooses channels at random, by a generator of its own: the same channels for the same seed and layer.
 
     >>> RandomFilterSelectorType(seed=1)("conv1", 8, 3, None) == RandomFilterSelectorType(seed=1)("conv1", 8, 3, None)
     True
@@ -37,7 +37,7 @@ class RandomFilterSelectorType:
 
 @dataclass(frozen=True)
 class FirstFilters:
-    """The first channels."""
+    """Chooses the first channels."""
 
     def __call__(self, layer: str, count: int, limit: int, tensor: Tensor | None) -> list[int]:
         return list(range(limit))
@@ -45,7 +45,7 @@ class FirstFilters:
 
 @dataclass(frozen=True)
 class TopVarianceFilters:
-    """The channels that vary most when the layer is first seen."""
+    """Chooses the channels that vary most when the layer is first seen."""
 
     def __call__(self, layer: str, count: int, limit: int, tensor: Tensor) -> list[int]:
         variance = tensor.detach().reshape(count, -1).float().var(dim=1, correction=0).nan_to_num(-1.0)
@@ -54,7 +54,7 @@ class TopVarianceFilters:
 
 @dataclass(frozen=True)
 class ChosenFilters:
-    """The channels you name: for all layers, or by layer; `"conv1/inputs"` names input channels.
+    """Chooses the channels you name: for all layers, or by layer; `"conv1/inputs"` names input channels.
 
     >>> ChosenFilters({"conv1": [0, 5]})("conv1", 8, 4, None)
     [0, 5]
@@ -69,7 +69,7 @@ class ChosenFilters:
         return [number for number in wanted if number < count]
 
 
-CONVOLUTION, CONNECTED = "conv", "fc"  # the two sorts of layers that may have a selector each
+CONVOLUTION, CONNECTED = "conv", "fc"  # the two groups of layers that may have a selector each
 
 
 class Choices:
@@ -91,7 +91,7 @@ class Choices:
         self.made: dict[str, list[int]] = {}
 
     def choose(self, layer: str, count: int, limit: int, tensor: Tensor, sort: str = CONNECTED) -> tuple[int, ...]:
-        """The channels to keep of `tensor`, whose first dimension they are, in a layer of a sort."""
+        """The channels of `tensor` to keep; channels are its first dimension. `sort` is the group of the layer."""
         selector = self._selectors[sort]
         name_them = isinstance(selector, ChosenFilters)
         if count <= limit and not name_them:

@@ -16,14 +16,14 @@ from .records import KINDS, Entry, Summary
 from .run import Run, limits_of
 from .store import Snapshots
 
-Array = Any  # of NumPy, whose types are not followed
+Array = Any  # a NumPy array; NumPy's types are not followed
 
-LEAST_FRACTION = 1e-9  # of a histogram's bin that is not empty
+LEAST_FRACTION = 1e-9  # the least fraction of all values for a histogram's bin that is not empty
 FIELDS = (
     *("form", "count", "mean", "std", "min", "max", "norm", "zeros", "nan", "inf", "low", "high"),
     *("update_ratio", "dead", "units", "grad_norm", "grad_nonfinite"),
 )
-SUMMARY = "summary"  # what the page has beside the kinds: a few numbers of a layer, without pictures
+SUMMARY = "summary"  # stands on the page beside the kinds: a few numbers of a layer, without pictures
 
 
 class Series:
@@ -33,7 +33,7 @@ class Series:
         self.layer, self.kind = layer, kind
         self.numbers: Array = np.full((len(FIELDS), count), math.nan, np.float32)
         self.histogram: Array | None = None
-        self.forms: list[dict[str, Any]] = []  # shape, layout, rows, …
+        self.forms: list[dict[str, Any]] = []  # shape, layout, rows, … of the entries
         self._known: dict[tuple[Any, ...], int] = {}
 
     @property
@@ -44,18 +44,18 @@ class Series:
 
     @property
     def nonfinite(self) -> Array:
-        """How many values are not finite at each snapshot; in a summary, of the parameters and their gradients."""
+        """Number of values that are not finite at each snapshot; for a summary, of the parameters and their gradients."""
         return self.row("nan") + self.row("inf") + np.nan_to_num(self.row("grad_nonfinite"))
 
     def row(self, field: str) -> Array:
-        """A number at each snapshot, NaN where there is none."""
+        """A number for each snapshot, NaN if it is missing."""
         return self.numbers[FIELDS.index(field)]
 
     def value(self, field: str, at: int) -> float:
         return float(self.row(field)[at])
 
     def add(self, at: int, entry: Entry) -> None:
-        """The entry of one snapshot."""
+        """Add the entry of one snapshot."""
         key = entry.source, entry.shape, entry.dtype, entry.layout, entry.rows, entry.columns, entry.note
         if key not in self._known:
             self._known[key] = len(self.forms)
@@ -86,9 +86,9 @@ class Series:
 
 @dataclass(slots=True)
 class Numbers:
-    """Everything but pictures of the snapshots that a page shows."""
+    """All numbers of the snapshots that a page shows; no pictures."""
 
-    series: list[Series]  # those with pictures first, then one summary for each layer with parameters
+    series: list[Series]  # series with pictures first, then a summary for each layer with parameters
     metrics: dict[str, list[float | None]]
     notes: list[tuple[int, list[str]]]
 
@@ -98,7 +98,7 @@ class Numbers:
 
 
 def read_numbers(run: Run, snapshots: Snapshots, bar: Progress) -> Numbers:
-    """Read every snapshot once."""
+    """Read every snapshot once, without pictures."""
     count = len(snapshots)
     pictured: dict[tuple[str, str], Series] = {}
     summaries: dict[str, Series] = {}
@@ -108,7 +108,7 @@ def read_numbers(run: Run, snapshots: Snapshots, bar: Progress) -> Numbers:
         bar.reached(at + 1)
         try:
             snapshot = snapshots[at]
-        except SnapshotNotFound:  # deleted meanwhile
+        except SnapshotNotFound:  # the snapshot was deleted meanwhile
             continue
         for entry in snapshot.entries:
             pictured.setdefault((entry.layer, entry.kind), Series(entry.layer, entry.kind, count)).add(at, entry)
@@ -123,7 +123,7 @@ def read_numbers(run: Run, snapshots: Snapshots, bar: Progress) -> Numbers:
 
 
 def _form(entry: Entry) -> dict[str, Any]:
-    """The facts about an entry that the page shows, and that it needs to draw it."""
+    """The facts about an entry that the page shows or needs to draw the entry."""
     names = "source", "shape", "dtype", "layout", "rows", "columns", "note"
     said = {"axes": axes_of(entry), "totals": totals_of(entry), "color": entry.is_color and entry.columns == (0, 1, 2)}
     return {name: getattr(entry, name) for name in names} | said

@@ -1,4 +1,4 @@
-"""The files of a run. Each is written whole or not at all."""
+"""The files of a run. Each file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if sys.platform == "win32":
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
 
     def release(file: IO[bytes]) -> None:
-        """Let go of the lock and close the file."""
+        """Release the lock and close the file."""
         file.seek(0)
         msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
         file.close()
@@ -48,7 +48,7 @@ else:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def release(file: IO[bytes]) -> None:
-        """Let go of the lock and close the file. Closing is not enough: a forked process may still have it open."""
+        """Release the lock and close the file. Closing is not enough: a forked process may still have the file open."""
         fcntl.flock(file, fcntl.LOCK_UN)
         file.close()
 
@@ -58,7 +58,7 @@ else:
 # A row says which layers and kinds a snapshot has; sets of those are stored once, as nearly all snapshots of a run have
 # the same. Ranges of values are kept for each layer and kind over the whole run.
 
-Array = Any  # of NumPy, whose types are not followed
+Array = Any  # a NumPy array; NumPy's types are not followed
 Key = tuple[str, str]  # a layer and a kind
 
 _ROW: Any = np.dtype([("step", "i8"), ("number", "i8"), ("time", "f8"), ("bytes", "i8"), ("changed", "i8"), ("content", "i4")])
@@ -68,7 +68,7 @@ class Content(NamedTuple):
     """The names of everything in a snapshot."""
 
     keys: tuple[Key, ...]
-    summaries: tuple[str, ...]  # names of layers
+    summaries: tuple[str, ...]  # names of layers with a summary
     metrics: tuple[str, ...]
 
 
@@ -76,7 +76,7 @@ class Content(NamedTuple):
 class Range:
     """The range of the values of one kind of one layer over the run."""
 
-    low: float | None = None  # most values lie between low and high
+    low: float | None = None  # most values lie between `low` and `high`
     high: float | None = None
     least: float | None = None
     most: float | None = None
@@ -91,7 +91,7 @@ class Rows:
         self._contents: dict[Content, int] = {}
         self._lock = threading.Lock()
         self.ranges: dict[Key, Range] = {}
-        self.bytes = 0  # of all files
+        self.bytes = 0  # number of bytes of all files
         self.last_number = -1
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class Rows:
             return self._table[: self._count].copy()
 
     def add(self, snapshot: Snapshot, changed: int) -> None:
-        """Add a snapshot whose file was changed at that time, in nanoseconds; one with the same number is replaced."""
+        """Add a snapshot whose file was changed at `changed`, in nanoseconds. A snapshot with the same number is replaced."""
         self.remove(snapshot.number)
         keys = tuple((entry.layer, entry.kind) for entry in snapshot.entries)
         content = Content(keys, tuple(one.layer for one in snapshot.summaries), tuple(snapshot.metrics))
@@ -134,7 +134,7 @@ class Rows:
         """Remove the row of a snapshot, if there is one."""
         with self._lock:
             table = self._table[: self._count]
-            for place in np.flatnonzero(table["number"] == number).tolist():  # one, or none
+            for place in np.flatnonzero(table["number"] == number).tolist():  # there is one place, or none
                 self.bytes -= int(table["bytes"][place])
                 table[place:-1] = table[place + 1 :]
                 self._count -= 1
@@ -145,7 +145,7 @@ class Rows:
         return int(self._table["number"][1 + int(np.argmin(steps[2:] - steps[:-2]))])
 
     def _place(self, step: int, number: int) -> int:
-        """Where a row belongs."""
+        """The index at which a row belongs."""
         table = self._table[: self._count]
         first, last = (int(np.searchsorted(table["step"], step, side)) for side in ("left", "right"))
         return first + int(np.searchsorted(table["number"][first:last], number))
@@ -160,7 +160,7 @@ class Rows:
 
 
 class Snapshots(Sequence[Snapshot]):
-    """Snapshots that are read from the disk when they are asked for, one by one."""
+    """Snapshots that are read from the disk one by one, when they are asked for."""
 
     def __init__(self, table: Array, read: Callable[[Any], Snapshot]) -> None:
         self.table = table
@@ -168,7 +168,7 @@ class Snapshots(Sequence[Snapshot]):
 
     @property
     def steps(self) -> list[int]:
-        """The step of each, without reading them."""
+        """The step of each snapshot, without reading the snapshots."""
         steps: list[int] = self.table["step"].tolist()
         return steps
 
@@ -227,7 +227,7 @@ class _About:
 
 
 def free_folder(folder: Path) -> Path:
-    """A folder beside this one that is not there yet: `run-2`.
+    """A folder beside `folder` that does not exist yet: `run-2`.
 
     >>> free_folder(Path("no such folder/run"))
     PosixPath('no such folder/run')
@@ -240,12 +240,12 @@ def free_folder(folder: Path) -> Path:
 
 
 def new_folder(title: str) -> Path:
-    """A folder that is not there yet, named after the model and the time."""
+    """A folder that does not exist yet, named after the model and the time."""
     return free_folder(Path("xray") / f"{file_name(title)}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
 def as_folder(folder: Any) -> Path:
-    """The folder of a run; raises if the path cannot be one."""
+    """The folder of a run as a `Path`. Raises if the path cannot be a run's folder."""
     if not isinstance(folder, (str, os.PathLike)) or not str(folder).strip():
         raise InvalidArgument(f"folder says where the run is kept, such as 'runs/first'; got {folder!r}.")
     path = Path(folder)
@@ -267,7 +267,7 @@ def refuse_link(path: Path) -> None:
 
 
 def refuse_what_others_made(run: Path) -> None:
-    """Raise if there is a `run.json` that no Xray wrote: a new run would replace it."""
+    """Raise if the folder has a `run.json` that no Xray wrote: a new run would replace it."""
     if not os.path.lexists(run):
         return
     with contextlib.suppress(OSError, ValueError, RecursionError):
@@ -281,7 +281,7 @@ def refuse_what_others_made(run: Path) -> None:
 
 
 def _refuse_another(path: Path, resume: bool) -> None:
-    """Raise where there is a run, or a file of others, that the run would replace."""
+    """Raise if there is a run, or a file of others, that the new run would replace."""
     there = path / "run.json"
     if resume and there.exists():
         read_about(path)
@@ -320,7 +320,7 @@ def read_about(folder: Path) -> dict[str, Any]:
 
 
 def locked(folder: Path) -> IO[bytes]:
-    """The lock of a folder, held until the file is closed or the process ends, however it ends."""
+    """Lock a folder. The lock is held until the file is closed or the process ends, however it ends."""
     path = folder / LOCK
     try:
         file = open_regular(path, adds=True)
@@ -357,12 +357,12 @@ def locked(folder: Path) -> IO[bytes]:
 
 _MOST_NOTES = 1000
 _FILE = re.compile(r"(\d{8,15})\.safetensors", re.ASCII)
-_REMEMBERED = 16  # snapshots that were read or written last
+_REMEMBERED = 16  # number of snapshots that are kept in memory after they were read or written
 _State = tuple[int, int]  # the size of a file, and when it was changed, in nanoseconds
 
 
 class FileManager:
-    """The files of one run. Made with `create` it may add to them, with `open` only read."""
+    """The files of one run. An object made by `create` may add to them; an object made by `open` only reads."""
 
     def __init__(
         self, folder: Path, about: dict[str, Any], held: IO[bytes] | None = None, max_bytes: int | None = None
@@ -370,7 +370,7 @@ class FileManager:
         self.folder = folder
         self.about = about
         self.max_bytes = max_bytes
-        self.notes: list[str] = []  # what is wrong with the files
+        self.notes: list[str] = []  # sentences about what is wrong with the files
         self.rows = Rows()
         self._lock = held
         self._process = os.getpid()
@@ -390,7 +390,7 @@ class FileManager:
         path = as_folder(folder)
         refuse_link(path / "run.json")
         if not os.path.lexists(path / LOCK):
-            _refuse_another(path, resume)  # before anything is made there
+            _refuse_another(path, resume)  # checked before anything is made there
         make_folder(path / "snapshots", "a run")
         if max_bytes is not None and is_link(path / "snapshots"):
             tell(f"{path / 'snapshots'} is a link, and behind a link nothing is deleted: the run may grow beyond max_bytes.", 4)
@@ -426,14 +426,14 @@ class FileManager:
 
     @property
     def is_writer(self) -> bool:
-        """True where this object may add to the run; False in a forked process."""
+        """True if this object may add to the run; False in a forked process."""
         return self._lock is not None and self._process == os.getpid()
 
     # Reading ------------------------------------------------------------------------------------------------------
 
     @property
     def snapshots(self) -> Snapshots:
-        """The snapshots there are, by step; each is read when it is asked for."""
+        """The snapshots of the run, by step. A snapshot is read when it is asked for."""
         return Snapshots(self.rows.copy(), self.read)
 
     @property
@@ -465,20 +465,20 @@ class FileManager:
     def _remember(self, snapshot: Snapshot) -> None:
         self._remembered[snapshot.number] = snapshot
         while len(self._remembered) > _REMEMBERED:
-            with contextlib.suppress(KeyError):  # another thread did it
+            with contextlib.suppress(KeyError):  # another thread removed it
                 self._remembered.popitem(last=False)
 
     def tensor(self, snapshot: Snapshot, layer: str, kind: str) -> Tensor:
-        """What was kept of a kind of a layer."""
+        """The kept tensor of a kind of a layer."""
         key = tensor_key(layer, kind)
         return self._kept(snapshot, [key])[key]
 
     def tensors(self, snapshot: Snapshot) -> dict[str, Tensor]:
-        """Everything that was kept in a snapshot, by `Entry.key`, read at once."""
+        """Read all kept tensors of a snapshot at once, by `Entry.key`."""
         return self._kept(snapshot, [entry.key for entry in snapshot.entries])
 
     def check(self, snapshot: Snapshot) -> None:
-        """Raises where the file of a snapshot is gone or was cut."""
+        """Raise if the file of a snapshot is gone or was cut."""
         self._kept(snapshot, [])
 
     def _kept(self, snapshot: Snapshot, keys: Iterable[str]) -> dict[str, Tensor]:
@@ -489,7 +489,7 @@ class FileManager:
             wrong = [misfit(tuple(found[entry.key].shape), entry) for entry in snapshot.entries if entry.key in found]
             if any(wrong):
                 raise UnreadableFile(next(filter(None, wrong)))
-        except (UnreadableFile, OSError, RuntimeError, MemoryError) as error:  # RuntimeError: torch has not so much memory
+        except (UnreadableFile, OSError, RuntimeError, MemoryError) as error:  # RuntimeError: torch cannot get that much memory
             reason = str(getattr(error, "strerror", None) or error)
             raise SnapshotNotFound(
                 f"snapshot {snapshot.number} (step {snapshot.step}) cannot be read from {path}: {reason}"
@@ -497,7 +497,7 @@ class FileManager:
         return found
 
     def refresh(self) -> Snapshots:
-        """Read what another process added. The process that writes only looks whether its files were deleted or changed."""
+        """Read snapshots that another process added. The process that writes only looks for deleted or changed files."""
         self._scan(adds=not self.is_writer)
         return self.snapshots
 
@@ -520,7 +520,7 @@ class FileManager:
             snapshot, damage = _said_by(path, number, in_outline=True)
         except _UNREADABLE as error:
             self._forget(number)
-            self.rows.last_number = max(self.rows.last_number, number)  # what is left of it is not written over
+            self.rows.last_number = max(self.rows.last_number, number)  # a damaged file is not written over
             self._note(f"snapshots/{path.name} is damaged and was skipped: {error}.")
             return
         self._forget(number)
@@ -546,7 +546,7 @@ class FileManager:
             with os.scandir(self.folder / "snapshots") as entries:
                 for entry in entries:
                     named = _FILE.fullmatch(entry.name)
-                    with contextlib.suppress(OSError):  # deleted meanwhile, or a link that leads nowhere
+                    with contextlib.suppress(OSError):  # the file was deleted meanwhile, or is a link that leads nowhere
                         if named is not None and entry.is_file() and entry.name == self._path_of(int(named[1])).name:
                             found[int(named[1])] = _state(entry.stat())
         except FileNotFoundError:
@@ -568,7 +568,7 @@ class FileManager:
         plain = {key: tensor.detach().cpu() for key, tensor in tensors.items()}
         text = json.dumps(snapshot_to_json(replace(snapshot, bytes=0)), separators=(",", ":"))
         write_tensors(target, plain, {"snapshot": text}, "snapshot", follows=False)
-        if not (self.folder / "run.json").exists():  # removed: without it the run could not be read
+        if not (self.folder / "run.json").exists():  # without this file, which somebody removed, the run could not be read
             self.note()
         size, changed = _state(target.stat())
         written = replace(snapshot, bytes=size)
@@ -591,7 +591,7 @@ class FileManager:
             self._forget(number)
 
     def _clean_up(self) -> None:
-        """Delete the unfinished files of killed writers, except behind links, which may lead to files of others."""
+        """Delete the unfinished files of killed writers. Files behind links may be those of others and stay."""
         delete_unfinished(self.folder, r"index\.jsonl|run\.json")
         for name, names in (("snapshots", r"\d{8,}\.safetensors"), ("figures", r"step_\d{8,}\.png")):
             if not is_link(self.folder / name):
@@ -609,7 +609,7 @@ _UNREADABLE = (OSError, ValueError, RecursionError)
 
 
 def _said_by(path: Path, number: int, *, in_outline: bool = False) -> tuple[Snapshot, str]:
-    """The snapshot that the header of a file describes, and the damage of the rest of the file, if any."""
+    """The snapshot that the header of a file describes; and a text about damage in the rest of the file, if there is any."""
     damage = ""
     try:
         file = TensorFile(path)

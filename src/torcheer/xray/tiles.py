@@ -1,6 +1,6 @@
-"""From what was kept of a tensor to one picture: tiles side by side, as plain arrays. Nothing here knows colours or figures.
+"""Turns the kept part of a tensor into one picture: tiles side by side, as plain arrays. Nothing here knows colours or figures.
 
-A picture is near a wanted shape, whatever the number of tiles. Tiles are one pixel apart; small ones are enlarged by a whole
+A picture is near a wanted shape, whatever the number of tiles. Tiles are one pixel apart; small tiles are enlarged by a whole
 factor, so that the gap stays thin. Every tile knows the number of its channel in the whole tensor.
 """
 
@@ -15,15 +15,15 @@ import numpy as np
 from ..errors import InvalidArgument
 from .records import Entry, misfit
 
-Array = Any  # of NumPy, whose types are not followed
+Array = Any  # a NumPy array; NumPy's types are not followed
 
-ASPECT = 1.2  # the wanted width of a picture by its height; 8, 16, 32 and 64 square tiles then fill their rows
+ASPECT = 1.2  # the wanted width of a picture, divided by its height; 8, 16, 32 and 64 square tiles then fill their rows
 _GAP = 1
-_LEAST = 12  # pixels a tile has along its longer side
-_LONE = 0.7  # what one tile alone in the last row costs, against a picture e times too wide
-_RAGGED = 0.2  # what a last row that is not full costs, and the more the less it is filled
+_LEAST = 12  # the least number of pixels of a tile's longer side
+_LONE = 0.7  # cost of a single tile in the last row; a picture that is e times too wide costs 1
+_RAGGED = 0.2  # cost of a last row that is not full; `_UNFILLED` is added in proportion to the empty places
 _UNFILLED = 0.45
-_BLOCK = 0.1  # what each further block of filters costs, and how much more it costs to leave one unfilled
+_BLOCK = 0.1  # cost of each further block of filters; `_UNFILLED_BLOCK` is the additional cost of a block that is not full
 _UNFILLED_BLOCK = 2.0
 
 Form = Literal[
@@ -35,14 +35,14 @@ Form = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Where a tile lies, in pixels, and which channel it is of in the whole tensor."""
+    """The place of a tile in the picture, in pixels, and its channel in the whole tensor."""
 
     top: int
     left: int
     height: int
     width: int
-    row: int  # the number of the channel or filter
-    column: int | None = None  # of the input channel
+    row: int  # number of the channel or filter
+    column: int | None = None  # number of the input channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class Mosaic:
 
     form: Form
     values: Array  # [height, width], or [height, width, 3] in colour; NaN in gaps and where a value is not finite
-    gaps: Array  # where there is no value
-    nonfinite: Array  # where there is one that is NaN or infinite
+    gaps: Array  # True for pixels without a value
+    nonfinite: Array  # True for values that are NaN or infinite
     tiles: tuple[Tile, ...] = ()
-    enlarged: tuple[int, int] = (1, 1)  # pixels down and across that one value takes
-    rows: tuple[int, ...] = ()  # of a matrix: the numbers of its rows and columns in the whole tensor
+    enlarged: tuple[int, int] = (1, 1)  # number of pixels, down and across, that one value takes
+    rows: tuple[int, ...] = ()  # for a matrix: the numbers of its rows and columns in the whole tensor
     columns: tuple[int, ...] = ()
 
     @property
@@ -76,7 +76,7 @@ class Mosaic:
 
 
 def make_mosaic(kept: Array, entry: Entry, *, aspect: float = ASPECT, room: float = 0.05) -> Mosaic:
-    """One picture of what was kept of a tensor.
+    """Make one picture of the kept part of a tensor.
 
     Args:
         kept: as `Run.tensor` gives it.
@@ -104,7 +104,7 @@ def make_mosaic(kept: Array, entry: Entry, *, aspect: float = ASPECT, room: floa
 
 
 def choose_columns(count: int, height: int, width: int, aspect: float = ASPECT) -> int:
-    """How many tiles of a size to put in a row, so that all of them are near a wanted shape and the last row is well filled."""
+    """The number of tiles in a row, so that the picture is near the wanted shape and the last row is well filled."""
 
     def cost(columns: int) -> float:
         rows = math.ceil(count / columns)
@@ -118,7 +118,7 @@ def choose_columns(count: int, height: int, width: int, aspect: float = ASPECT) 
 
 
 def _tiles(maps: Array, rows: tuple[int, ...], aspect: float) -> Mosaic:
-    """Tiles of [tile, height, width] or [tile, height, width, 3], row by row."""
+    """Place tiles, [tile, height, width] or [tile, height, width, 3], row by row."""
     maps, enlarged = _enlarge(maps)
     height, width = maps.shape[1:3]
     across = choose_columns(len(maps), height + _GAP, width + _GAP, aspect)
@@ -130,7 +130,7 @@ def _tiles(maps: Array, rows: tuple[int, ...], aspect: float) -> Mosaic:
 
 
 def _grid(filters: Array, rows: tuple[int, ...], columns: tuple[int, ...], aspect: float, room: float) -> Mosaic:
-    """A row for each filter, a column for each input channel. Many filters of few channels go on beside, in further blocks."""
+    """Place filters: a row for each filter, a column for each input channel. Many small filters fill several blocks."""
     count, inputs = filters.shape[:2]
     flat, enlarged = _enlarge(filters.reshape(count * inputs, *filters.shape[2:]))
     height, width = flat.shape[1] + _GAP, flat.shape[2] + _GAP
@@ -154,7 +154,7 @@ def _grid(filters: Array, rows: tuple[int, ...], columns: tuple[int, ...], aspec
 
 
 def _choose_blocks(count: int, height: int, width: int, aspect: float) -> int:
-    """How many blocks to put side by side, so that all of them are near a wanted shape and the last is well filled."""
+    """The number of blocks side by side, so that the picture is near the wanted shape and the last block is well filled."""
 
     def cost(blocks: int) -> float:
         down = math.ceil(count / blocks)
@@ -165,7 +165,7 @@ def _choose_blocks(count: int, height: int, width: int, aspect: float) -> int:
 
 
 def _side_by_side(maps: Array, across: int) -> tuple[Array, Array]:
-    """Tiles row by row, and a mask of the pixels without a value."""
+    """Place tiles row by row. Also returns a mask of the pixels without a value."""
     count, height, width, *color = maps.shape
     down = math.ceil(count / across)
     values = np.full((down * across, height + _GAP, width + _GAP, *color), np.nan, maps.dtype)
@@ -182,7 +182,7 @@ def _joined(tiles: Array, down: int, across: int) -> Array:
 
 
 def _enlarge(maps: Array) -> tuple[Array, tuple[int, int]]:
-    """Small tiles enlarged, so that the gap between them stays thin. A line becomes a band."""
+    """Enlarge small tiles, so that the gap between them stays thin. A line becomes a band."""
     height, width = maps.shape[1:3]
     factor = math.ceil(_LEAST / max(height, width))
     down = max(factor, _LEAST if height == 1 else 1)

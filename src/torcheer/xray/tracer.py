@@ -39,7 +39,7 @@ def architecture_of(model: Module) -> dict[str, Any]:
 
 
 def _class_of(module: Module) -> type:
-    """The class of a module; of a lazy one, the class that it becomes when its shapes are known."""
+    """The class of a module; for a lazy module, the class that it becomes when its shapes are known."""
     return getattr(module, "cls_to_become", None) or type(module)
 
 
@@ -70,7 +70,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as JSON holds it."""
+    """A setting as a value that JSON can hold."""
     if isinstance(value, (tuple, list)):
         return [_plain(one) for one in value]
     if isinstance(value, (FunctionType, BuiltinFunctionType)):
@@ -82,7 +82,7 @@ def _plain(value: Any) -> Any:
 
 
 def differences(recorded: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """How a model differs from the recorded one, a sentence each; empty where it does not.
+    """Sentences about how a model differs from the recorded model; empty if it does not differ.
 
     Runs of older versions recorded no settings, and only the modules that have parameters.
     """
@@ -132,7 +132,7 @@ def _module(address: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """A setting in words, as Python writes it."""
+    """The text for a setting, as Python writes it."""
     if isinstance(value, dict):
         return str(value.get("function"))
     if isinstance(value, list):
@@ -147,7 +147,7 @@ def _shape(shape: list[int] | None) -> str:
 # ArchitectureTracer: which layers a model has, what each is connected to, and from autograd's nodes to layers and
 # back.
 
-Node = Any  # of autograd
+Node = Any  # an autograd node
 
 
 class ArchitectureTracer:
@@ -175,7 +175,7 @@ class ArchitectureTracer:
         ran: list[Node] = []
 
         def look(output: Any) -> Tensor:
-            """Note the nodes in the order they run: the history notes them in the same order."""
+            """Note the nodes in the order they run. The history notes nodes in the same order."""
             self.output = output
             loss = _any_loss(output)
             for node in _nodes_behind(loss):
@@ -191,7 +191,7 @@ class ArchitectureTracer:
         for node in ran:
             ours.setdefault(type(node).__name__, []).append(node)
         for name, nodes in ours.items():
-            both = min(len(nodes), len(theirs.get(name, ())))  # the loss has nodes of its own, which ran first
+            both = min(len(nodes), len(theirs.get(name, ())))  # the nodes of the loss, which the history lacks, ran first
             for node, operation in zip(nodes[-both:], theirs[name][-both:], strict=True) if both else ():
                 self._nodes[node] = operation.layer_label
         self._nodes = {**dict.fromkeys(ran), **self._nodes}
@@ -215,7 +215,7 @@ class ArchitectureTracer:
         return self._layer(layer).child_layers
 
     def activation(self, layer: str) -> str | None:
-        """The activation function that consumes a layer's output; None where there is none."""
+        """The activation function that uses a layer's output; None if there is none."""
         after = activation_after(self._layer(layer))
         return after.label if after is not None else None
 
@@ -224,11 +224,11 @@ class ArchitectureTracer:
         return self._layer(layer).containing_module
 
     def grad_fn(self, layer: str) -> str | None:
-        """The name of the node that takes the gradient of a layer's output; None where there is none."""
+        """The name of the autograd node that receives the gradient of a layer's output; None if there is no node."""
         return self._layer(layer).gradfunc
 
     def nodes_of(self, layer: str) -> list[Node]:
-        """The nodes of autograd that belong to a layer."""
+        """The autograd nodes that belong to a layer."""
         label = self._layer(layer).label
         return [
             node
@@ -237,7 +237,7 @@ class ArchitectureTracer:
         ]
 
     def layer_of(self, grad_fn: Node) -> str | None:
-        """The layer of a node in `output`'s backward graph; for a node that adds up a gradient, its parameter."""
+        """The layer of a node in `output`'s backward graph; for a node that accumulates a gradient, its parameter."""
         leaf = getattr(grad_fn, "variable", None)
         if leaf is not None:
             return self._leaves.get(id(leaf))
@@ -249,7 +249,7 @@ class ArchitectureTracer:
         return self._nodes[grad_fn]
 
     def layers_to_inspect(self) -> dict[str, dict[str, bool]]:
-        """What an Xray watches by default, as a dictionary to change and give to it."""
+        """The layers and kinds that an Xray watches by default, as a dictionary to change and pass to an Xray."""
         return {
             watch.name: {kind: watch.wants(kind) for kind in ASKED if kind != "attention" or watch.wants(kind)}
             for watch in default_watches(self.history)
@@ -270,7 +270,7 @@ class ArchitectureTracer:
 
 
 def _any_loss(output: Any) -> Tensor:
-    """A number that depends on everything a model returned that has a gradient."""
+    """A scalar that depends on every returned tensor that has a gradient."""
     parts = [tensor.abs().sum() for _, tensor in find_tensors(output) if tensor.requires_grad]
     if not parts:
         return torch.zeros((), requires_grad=True, device="cpu").clone()

@@ -19,10 +19,10 @@ from ..replay.comparison import same_bits
 
 @dataclass(frozen=True)
 class Verification:
-    """What a comparison of two trainings found. True when nothing differs."""
+    """The result of comparing two trainings. True if nothing differs."""
 
     steps: int
-    compared: int  # tensors, flags and random states
+    compared: int  # number of tensors, flags and random states
     differences: tuple[str, ...] = field(default=())
 
     def __bool__(self) -> bool:
@@ -42,7 +42,7 @@ def compare_trainings(
     steps: int,
     watch: Callable[[Module, torch.optim.Optimizer | None, str], Any],
 ) -> Verification:
-    """Train two copies from the same state, one watched by what `watch` makes, and compare them."""
+    """Train two copies from the same state, one of them watched by the object that `watch` makes, and compare them."""
     finals = []
     with random_as_found() as random:
         for is_watched in (False, True):
@@ -65,18 +65,19 @@ def compare_trainings(
 
 
 def _copies(model: Module, optimizer: torch.optim.Optimizer | None) -> tuple[Module, torch.optim.Optimizer | None]:
-    """Copy a model and its optimizer together, with what the optimizer leaves out of a copy (L-BFGS: its parameters)."""
+    """Copy a model and its optimizer together, including parts that a copied optimizer lacks (L-BFGS: its parameters)."""
     memo: dict[int, Any] = {}
     one, its_optimizer = copy.deepcopy((model, optimizer), memo)
     if optimizer is not None and its_optimizer is not None:
         for name, value in vars(optimizer).items():
-            if name not in vars(its_optimizer) and not callable(value):  # a step that a scheduler wrapped is the original's
+            # a `step` that a scheduler wrapped belongs to the original
+            if name not in vars(its_optimizer) and not callable(value):
                 setattr(its_optimizer, name, copy.deepcopy(value, memo))
     return one, its_optimizer
 
 
 def _state(model: Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
-    """Everything a training leaves behind, by name."""
+    """The state at the end of a training, by name: parameters, gradients, optimizer, random states."""
     found: dict[str, Any] = {}
     for name, param in model.named_parameters():
         found[f"parameter {name}"] = param.detach()
@@ -96,7 +97,7 @@ def _state(model: Module, optimizer: torch.optim.Optimizer | None) -> dict[str, 
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether every bit is the same, also of tensors inside lists, as L-BFGS keeps them."""
+    """True if every bit is the same, also of tensors inside lists, which L-BFGS has."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return same_bits(one, other)
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):

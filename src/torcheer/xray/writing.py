@@ -23,7 +23,7 @@ from .store import FileManager
 
 
 def checked_metrics(metrics: Any) -> dict[str, Any]:
-    """Metrics as they are handed over. Tensors are not waited for: they become numbers behind the training."""
+    """Check metrics and return them. Tensors stay tensors, so that the training does not wait for a device."""
     if not isinstance(metrics, Mapping):
         raise InvalidArgument(f"metrics are a dictionary such as {{'loss': loss}}; got {type(metrics).__name__}.")
     found: dict[str, Any] = {}
@@ -36,7 +36,8 @@ def checked_metrics(metrics: Any) -> dict[str, Any]:
                     f"metric {name!r} must be one number; got a tensor of shape {tuple(value.shape)}. Give its mean."
                 )
             found[name] = value.detach().clone()
-        elif isinstance(value, Real) or (hasattr(value, "item") and getattr(value, "size", 0) == 1):  # also NumPy's
+        # NumPy's numbers have `item` and `size`
+        elif isinstance(value, Real) or (hasattr(value, "item") and getattr(value, "size", 0) == 1):
             found[name] = float(value)
         else:
             raise InvalidArgument(f"metric {name!r} must be a number or a tensor of one value; got {value!r:.80}.")
@@ -44,9 +45,9 @@ def checked_metrics(metrics: Any) -> dict[str, Any]:
 
 
 SNAPSHOTS_TO_BE_DEAD = 3
-_LIMIT = 300.0  # seconds that a training waits for a snapshot to be written
+_LIMIT = 300.0  # number of seconds that a training waits for a snapshot to be written
 
-_Seen = dict[str, tuple[int, Tensor]]  # by layer: the step at which its values were seen last, and those
+_Seen = dict[str, tuple[int, Tensor]]  # layer -> the step at which its values were seen last, and these values
 
 
 @dataclass(slots=True)
@@ -57,15 +58,15 @@ class Taken:
     time: float
     measured: list[Measured]
     notes: list[str]
-    updates: Pairs = field(default_factory=dict)  # of watched weights
-    readings: list[Reading] = field(default_factory=list)  # of all layers with parameters
-    moved: Pairs = field(default_factory=dict)  # of samples of their parameters
-    metrics: dict[str, Any] = field(default_factory=dict)  # numbers, or tensors of one value
-    ready: Any = None  # an event of the device, when the tensors are there
+    updates: Pairs = field(default_factory=dict)  # watched weights before and after a step
+    readings: list[Reading] = field(default_factory=list)  # readings of all layers with parameters
+    moved: Pairs = field(default_factory=dict)  # samples of their parameters before and after a step
+    metrics: dict[str, Any] = field(default_factory=dict)  # name -> a number, or a tensor of one value
+    ready: Any = None  # a device event, recorded when the tensors are complete
 
 
 class Writer:
-    """A thread that turns what was taken into snapshots on disk, in order."""
+    """A thread that turns `Taken` objects into snapshots on disk, in order."""
 
     def __init__(self, files: FileManager, choices: Choices, limits: Limits, dtype: torch.dtype) -> None:
         self.files = files
@@ -73,14 +74,15 @@ class Writer:
         self._choices, self._limits, self._dtype = choices, limits, dtype
         self._noted = dict(choices.made)
         self._weights: _Seen = {}
-        self._samples: _Seen = {}  # of all layers
-        self._quiet: dict[str, tuple[int, Tensor]] = {}  # by layer: snapshots seen, and for how many each unit was silent
+        self._samples: _Seen = {}  # samples of all layers
+        # layer -> snapshots seen, and for each unit in how many of them it was silent
+        self._quiet: dict[str, tuple[int, Tensor]] = {}
         self._queue: queue.Queue[Taken | Callable[[], None] | None] = queue.Queue()
         self._thread: threading.Thread | None = None
         self.is_stuck = False
 
     def submit(self, taken: Taken) -> None:
-        """Hand over what was taken. Waits for the snapshot before, so a killed process never loses more than one."""
+        """Hand over a snapshot. Waits until the previous snapshot is written, so a killed process never loses more than one."""
         if self.flush():
             self._start()
             self._queue.put(taken)
@@ -89,7 +91,7 @@ class Writer:
             self.failures.append(Failure("snapshot left out", f"{what}: the disk may not answer."))
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Call a function, on the thread of the writer, once everything handed over so far is written."""
+        """Call a function, on the thread of the writer, once every snapshot handed over so far is written."""
         self._start()
         self._queue.put(call)
 
@@ -100,7 +102,7 @@ class Writer:
             self._thread = thread
 
     def flush(self) -> bool:
-        """Wait until everything handed over is written. Returns False if nothing is written for `_LIMIT` seconds.
+        """Wait until every snapshot handed over is written. Returns False if nothing is written for `_LIMIT` seconds.
 
         From then on `flush` returns at once, until the thread has written the present snapshot.
         """
@@ -120,7 +122,7 @@ class Writer:
         return True
 
     def close(self) -> None:
-        """Write what is left, and release the lock on the folder."""
+        """Write the remaining snapshots, and release the lock on the folder."""
         is_written, thread, self._thread = self.flush(), self._thread, None
         if thread is None or not thread.is_alive():
             self.files.close()
@@ -159,14 +161,14 @@ class Writer:
         self.files.write(snapshot, tensors)
 
     def _summary(self, reading: Reading, taken: Taken) -> Summary:
-        """The few numbers of a layer, with what follows from the snapshots before."""
+        """The summary of a layer, with the numbers that need earlier snapshots."""
         ratio, _ = _update(self._samples, reading.summary.layer, reading.sample, taken.step, taken.moved)
         one = reading.activation
         dead, units = (None, None) if one is None else (self._dead(one, "/summary"), units_of(one))
         return replace(reading.summary, update_ratio=ratio, dead=dead, units=units)
 
     def _dead(self, measured: Measured, suffix: str = "") -> int | None:
-        """How many units were silent in this and the last snapshots, once there are enough of them to say."""
+        """The number of units that were silent in this and the previous snapshots; None until there are enough snapshots."""
         if measured.kind != "activation" or not measured.can_die or units_of(measured) is None:
             return None
         if not measured.tensor.numel():  # the batch was empty, so no unit was silent
@@ -219,7 +221,7 @@ def _update(seen: _Seen, layer: str, now: Tensor, step: int, measured: Pairs) ->
 
 
 def _ratio(before: Tensor, after: Tensor) -> float | None:
-    """How far a weight moved, as a part of its norm."""
+    """How far a weight moved, divided by its norm."""
     moved = norm = 0.0
     old, new = before.detach().reshape(-1), after.detach().reshape(-1)
     wide = torch.complex128 if old.is_complex() else torch.float64

@@ -51,7 +51,7 @@ from .writing import Taken, Writer, checked_metrics
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PROBE_LOSS = "probe loss"  # the metric that an Xray with a loss writes down by itself
+PROBE_LOSS = "probe loss"  # the name of the metric that an Xray with a loss adds itself
 
 
 class Xray:
@@ -99,11 +99,12 @@ class Xray:
     is_active = False
     layers: list[Watch]
     _files: FileManager | None = None  # None in a process that does not watch
-    _writer: Writer | None = None  # None also where a run is only read, as are these
+    # None in a process that does not watch, and if a run is only read; so are the attributes below
+    _writer: Writer | None = None
     _probe: Probe | None = None
     _updates: UpdateWatcher | None = None
     _next = 0
-    _taken = 0  # snapshots handed to the writer
+    _taken = 0  # number of snapshots handed to the writer
 
     def __init__(
         self,
@@ -157,7 +158,7 @@ class Xray:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Xray:
-        """A run to look at: finished, crashed, or still running in another process."""
+        """Open a run to look at it: finished, crashed, or still running in another process."""
         found = cls.__new__(cls)
         found._begin(Pace())
         found._files = FileManager.open(folder)
@@ -230,7 +231,7 @@ class Xray:
         return _WatchedStep(self, step)
 
     def _record(self, step: int | None) -> tuple[int, recording | None]:
-        """The number of a step, and its recording, if a snapshot is due."""
+        """The number of a step, and the recording of the step if a snapshot is due."""
         step = self._step(step)
         if not self._is_due(step):
             return step, None
@@ -239,7 +240,7 @@ class Xray:
         return step, recording(self._probe.model, save_gradients=wants_gradients, keep_orphans=True)
 
     def _take(self, step: int, history: ModelHistory) -> None:
-        """The snapshot of a step that was recorded."""
+        """Take the snapshot of a recorded step."""
         began = perf_counter()
         scale = max((one.scale for one in history.backward_passes if one.scale is not None), default=None)
         if scale is not None and not any(one._record.function.plain_name == UNSCALES for one in history.operations):
@@ -248,7 +249,7 @@ class Xray:
         self._pace.took(perf_counter() - began)
 
     def note_gradients(self, note: str = "", *, scale: float | None = None, clipped: float | None = None) -> None:
-        """Note how the gradients of the next snapshot were changed; the note is kept with them."""
+        """Note how the gradients of the next snapshot were changed; the note is kept with the snapshot."""
         if note:
             self._notes["note"] = note
         if scale is not None:
@@ -257,7 +258,7 @@ class Xray:
             self._notes["clipped"] = f"clipped to norm {clipped:g}"
 
     def note_metrics(self, metrics: Mapping[str, object]) -> None:
-        """Give numbers by name that the next snapshot writes down, such as the loss inside `xray.step`."""
+        """Give numbers by name that the next snapshot stores, such as the loss inside `xray.step`."""
         self._metrics.update(checked_metrics(metrics))
 
     def _step(self, step: int | None) -> int:
@@ -265,7 +266,7 @@ class Xray:
         if step is None:
             step = self._next
         try:
-            number = -1 if isinstance(step, bool) else operator.index(step)  # also NumPy's
+            number = -1 if isinstance(step, bool) else operator.index(step)  # accepts NumPy's integers, too
         except TypeError:
             number = -1
         if number < 0:
@@ -282,7 +283,7 @@ class Xray:
     def _hand_over(
         self, step: int, history: ModelHistory, gradients: dict[str, Tensor], loss: str, said_of_outputs: Sequence[str] = ()
     ) -> None:
-        """Take all watched layers from a history, and hand them to the writer."""
+        """Take the tensors of all watched layers from a history, and hand them to the writer."""
         assert self._writer is not None
         assert self._probe is not None
         measuring = Measuring(self._probe.model, gradients, loss, list(self._notes.values()), said_of_outputs)
@@ -309,7 +310,7 @@ class Xray:
 
     @property
     def cost(self) -> dict[str, float]:
-        """Seconds spent in snapshots and in drawing, their part of the time, and how many snapshots the budget left out."""
+        """Seconds spent in snapshots and drawing, their fraction of the time, and the number of snapshots left out."""
         pace = self._pace
         return {"seconds": pace.spent, "drawing": pace.drawing, "share": pace.share, "skipped": float(pace.skipped)}
 
@@ -333,7 +334,7 @@ class Xray:
 
     @property
     def folder(self) -> Path:
-        """Where the run is kept."""
+        """The folder of the run."""
         return self._known_files.folder
 
     @property
@@ -345,7 +346,7 @@ class Xray:
         return self._files
 
     def saved(self) -> Saved:
-        """How many snapshots there are, of which layers and kinds, and how much they take on disk."""
+        """A table of the run: the number of snapshots, their layers and kinds, and their size on disk."""
         return Saved(self.run)
 
     def flush(self) -> None:
@@ -388,7 +389,7 @@ class Xray:
             return None
         check_scale(scale)
         self._tell_failures()
-        writer = self._writer if self._files.is_writer else None  # neither closed nor forked off
+        writer = self._writer if self._files.is_writer else None  # None if the Xray is closed, or in a forked process
         if writer is None:
             self._files.refresh()
             self._taken = self._files.next_number
@@ -399,13 +400,13 @@ class Xray:
             check_layers(layers, [*(watch.name for watch in self.layers), *run.layers])
         soon = writer.soon if writer is not None else (lambda call: call())
         drawing = self._drawer.draw(run, self._taken, layers, scale, soon)
-        if writer is None:  # no training is kept waiting
+        if writer is None:  # without a writer, no training is kept waiting
             self._drawer.wait()
             self._tell_failures()
         return drawing
 
     def show(self, layer: str, kind: str, step: int | None = None, *, scale: ScaleName | None = None) -> Figure:
-        """Show one kind of one layer at a step, by default the last that has it. Returns the Matplotlib figure.
+        """Show one kind of one layer at a step, by default the last step that has it. Returns the Matplotlib figure.
 
         `kind` is "weight", "layer" (the output), "activation", "attention", "grad" or "layer_grad"; `scale` is as in
         `show_last_graphs`.
@@ -423,12 +424,12 @@ class Xray:
         return figure
 
     def gif(self, layer: str, kind: str, path: str | os.PathLike[str], **options: Any) -> Path:
-        """Write a moving picture of a layer over the run; options as in `animation.write_gif`."""
+        """Write an animation of a layer over the run; the options are those of `animation.write_gif`."""
         _check_names(options, write_gif, "Xray.gif takes")
         return write_gif(self.run, layer, kind, path, **options)
 
     def strip(self, layer: str, kind: str, path: str | os.PathLike[str], **options: Any) -> Path:
-        """Write a few moments of a layer side by side, as PNG; options as in `animation.write_strip`."""
+        """Write several steps of a layer side by side, as PNG; the options are those of `animation.write_strip`."""
         _check_names(options, write_strip, "Xray.strip takes")
         return write_strip(self.run, layer, kind, path, **options)
 
@@ -451,7 +452,7 @@ class Xray:
     # Proving ------------------------------------------------------------------------------------------------------
 
     def verify(self, train_step: Callable[..., object], steps: int = 3) -> Verification:
-        """Prove that watching changes nothing: train a copy with and without, and compare every bit.
+        """Prove that watching changes nothing: train a copy with an Xray and a copy without, and compare every bit.
 
         `train_step(model)`, or `train_step(model, optimizer)` when the Xray knows one, is called for each step with the copies.
         A snapshot is taken after each step. The model itself, its optimizer and the random state are not touched.
@@ -508,7 +509,7 @@ class _WatchedStep(Managed["ModelHistory | None"]):
             self._recorded.leave(kind, error, trace)
 
     def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """End the step, unless that was done, and look at it."""
+        """End the step, unless it was ended already, and take its snapshot."""
         if not self.has_begun:
             return
         super().leave(kind, error, trace)
@@ -529,7 +530,7 @@ def _finish_later(writer: Writer, drawer: Drawer) -> None:
     The collector may run on a thread that would wait for itself; then a new thread closes it.
     """
     if threading.current_thread().name.startswith("torcheer-"):
-        with contextlib.suppress(RuntimeError):  # no more threads can be started
+        with contextlib.suppress(RuntimeError):  # fails if no more threads can be started
             threading.Thread(target=_finish, args=(writer, drawer), name="torcheer-last", daemon=True).start()
     else:
         _finish(writer, drawer)
@@ -554,7 +555,7 @@ def _check_options(limits: Any, max_bytes: Any, dtype: Any, seed: Any) -> None:
 
 
 def _check_resumed(files: FileManager, about: dict[str, Any]) -> None:
-    """A resumed run must be of the same model; newly watched layers are added to its `run.json`."""
+    """Raise if a resumed run is of another model. Newly watched layers are added to its `run.json`."""
     recorded = files.about
     different = differences(recorded["architecture"], about["architecture"]) if "architecture" in recorded else []
     if different:

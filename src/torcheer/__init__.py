@@ -96,7 +96,7 @@ from .xray.xray import Xray as Xray
 
 try:
     __version__ = _metadata.version("torcheer")
-except _metadata.PackageNotFoundError:  # running from a source tree that was never installed
+except _metadata.PackageNotFoundError:  # torcheer is run from a source tree that was never installed
     __version__ = "0+unknown"
 
 _MODULES = ("changes", "errors", "graph", "reducers")  # public modules

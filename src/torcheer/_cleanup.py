@@ -23,7 +23,8 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
-LONGEST: Final = 10.0  # seconds; a signal after that is handled at once, because leaving a block may wait for something
+# number of seconds; a signal after that is handled at once, because leaving a block may wait for something
+LONGEST: Final = 10.0
 # `signal` converts the results of these functions to enumerations, which takes ten times as long
 _plain: Any = sys.modules.get("_signal", signal)
 _handler_of: Callable[[int], Any] = _plain.getsignal
@@ -55,11 +56,11 @@ class held_signals:  # noqa: N801 - used as a function: `with held_signals():`
             for number in self._handlers:
                 _handle(number, self._note)
             _holding.append(self)
-        except BaseException as error:  # raised by a handler that was not replaced yet
+        except BaseException as error:  # a handler that was not replaced yet may raise
             self._end()
             del self._note
             self._holds = False
-            if not isinstance(error, ValueError):  # raised in a subinterpreter
+            if not isinstance(error, ValueError):  # a ValueError is raised in a subinterpreter
                 raise
 
     def __exit__(self, *error: object) -> None:
@@ -68,18 +69,18 @@ class held_signals:  # noqa: N801 - used as a function: `with held_signals():`
                 self._end()
             finally:  # repeated if a restored handler raised
                 self._end()
-                del self._note  # it refers to this object
+                del self._note  # the bound method refers to this object
                 self._run(list(self._came))
 
     def _noted(self, number: int, frame: FrameType | None) -> None:
-        """Replaces a handler, and notes its signal."""
+        """Runs in place of a replaced handler: notes the signal."""
         if self in _holding and monotonic() - self._since < LONGEST:
             self._came[number] = frame
         else:  # a program that replaced this handler has restored it since
             self._handlers[number](number, frame)
 
     def _end(self) -> None:
-        """Restore the handlers, except those replaced by somebody else meanwhile."""
+        """Restore the handlers, except those that other code replaced meanwhile."""
         while self._left:
             number = self._left[-1]
             if _handler_of(number) is self._note:
@@ -98,13 +99,14 @@ class held_signals:  # noqa: N801 - used as a function: `with held_signals():`
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """True where an error came between two lines: a signal's handler raised it, as for a time limit; or it is no Exception."""
+    """True if an error came between two lines: a signal's handler raised it (a time limit), or it is not an Exception."""
     if not isinstance(error, _NO_INTERRUPTS):
         return True
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
-        if code.co_argcount >= 2 or code.co_flags & inspect.CO_VARARGS:  # a handler is given the number and the frame
+        # a handler takes two arguments: the number and the frame
+        if code.co_argcount >= 2 or code.co_flags & inspect.CO_VARARGS:
             names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1]
             values = trace.tb_frame.f_locals
             if any(_is_frame(values.get(name)) for name in names):
@@ -113,7 +115,7 @@ def is_interrupt(error: BaseException) -> bool:
     return False
 
 
-# They come where the code waits (at a `yield`, an `await`), so never between two lines of torch.
+# These exceptions come where the code waits (at a `yield`, an `await`), so never between two lines of torch.
 _NO_INTERRUPTS = (Exception, GeneratorExit, asyncio.CancelledError)
 
 
@@ -122,7 +124,7 @@ def _is_frame(value: Any) -> bool:
 
 
 def pass_interrupts_on(error: Exception) -> None:
-    """In a block that handles any error of the user's code: raise an error that is a signal's, such as that of a time limit."""
+    """Called in a block that handles any error of the user's code: raise an error that a signal (a time limit) caused."""
     if is_interrupt(error):
         raise error
 
@@ -206,7 +208,7 @@ class Managed(Generic[T]):
         __exit__ = _Leave()
 
     def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
-        """End the block, unless it has ended."""
+        """End the block, unless it has ended already."""
         with held_signals():
             if not self.has_begun:
                 return None
@@ -218,7 +220,7 @@ class Managed(Generic[T]):
 
 
 class Cleaning(Managed[T]):
-    """Runs a generator to its `yield`, and to its end when the block is over, even after an error."""
+    """Runs a generator to its `yield`, and from there to its end when the block ends, even after an error."""
 
     def __init__(self, steps: Iterator[T]) -> None:
         self._steps = steps
@@ -252,7 +254,7 @@ def cleaning(function: Callable[P, Iterator[T]]) -> Callable[P, Cleaning[T]]:
 
 @cleaning
 def undoing() -> Iterator[ExitStack]:
-    """At the end of the block, the functions registered by `undo.callback` are called, the last one first."""
+    """At the end of the block, call the functions that were registered by `undo.callback`, the last one first."""
     with ExitStack() as undo:
         yield undo
 
@@ -282,7 +284,7 @@ def shared(function: Callable[[], Iterator[None]]) -> Callable[[], Cleaning[None
 
 # Ends child processes within a known time.
 
-_PATIENCE = 5.0  # seconds to wait for a killed process; a process stuck in the kernel (a dead disk) never ends
+_PATIENCE = 5.0  # number of seconds to wait for a killed process; a process stuck in the kernel (a dead disk) never ends
 
 
 def end_process(process: subprocess.Popen[bytes], patience: float = 0.0) -> None:
@@ -297,7 +299,7 @@ def end_process(process: subprocess.Popen[bytes], patience: float = 0.0) -> None
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_PATIENCE)
     for pipe in (process.stdout, process.stderr):
-        if pipe is not None and sys.platform != "win32":  # on Windows a thread of `communicate` may read it for ever
+        if pipe is not None and sys.platform != "win32":  # on Windows a thread of `communicate` may read the pipe for ever
             pipe.close()
 
 
@@ -305,7 +307,7 @@ def kill_process(process: subprocess.Popen[bytes]) -> None:
     """Kill a process, stopped or not. If it leads a process group, kill the group: its children may hold its pipes."""
     if sys.platform != "win32":
         with contextlib.suppress(OSError):
-            if process.returncode is None and os.getpgid(process.pid) == process.pid:  # the number is not reused yet
+            if process.returncode is None and os.getpgid(process.pid) == process.pid:  # the process id is not reused yet
                 os.killpg(process.pid, signal.SIGKILL)
                 return
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The one-line entry points."""
+"""The functions that users call first: each does its work in one line."""
 
 from __future__ import annotations
 
@@ -328,7 +328,7 @@ class recording(Managed[ModelHistory]):  # noqa: N801 - used as a function: `wit
         self._session.leave(kind, error, trace)
 
     def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """End the recording, unless it has ended."""
+        """End the recording, unless it has ended already."""
         if self.has_begun:
             super().leave(kind, error, trace)
             with thread_as_found():

@@ -24,7 +24,7 @@ from ._torch.shapes import shape_of
 from .errors import InvalidArgument
 
 IndexPart = int | slice | EllipsisType | Tensor | Sequence[int] | Sequence[bool] | None
-Index = IndexPart | tuple[IndexPart, ...]  # an index of a tensor; None: all of it
+Index = IndexPart | tuple[IndexPart, ...]  # an index of a tensor; None: the whole tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Change(ABC):
 
     @abstractmethod
     def new(self, part: Tensor, whole: Tensor, index: Index) -> Any:
-        """The new value of `part`, which is `whole[index]`; index None: all of it."""
+        """The new value of `part`, which is `whole[index]`; if the index is None, `part` is the whole tensor."""
 
     def __call__(self, tensor: Tensor, where: str = "the tensor", known: HeadAxis | Sequence[int] = ()) -> Tensor:
         """The changed tensor. `where` names the place in errors; `known` is its head axis, or its possible numbers of heads."""
@@ -176,7 +176,7 @@ def _number_or_tensor(value: Any, what: str, more: str = "") -> Any:
 
 
 def _operand(value: Any, part: Tensor) -> Any:
-    """The value, as a tensor on the device and in the dtype of `part` if it is a tensor."""
+    """`value`; a tensor is moved to the device of `part` and converted to its dtype."""
     if not isinstance(value, Tensor):
         return value
     if not torch.can_cast(value.dtype, part.dtype):
@@ -185,7 +185,7 @@ def _operand(value: Any, part: Tensor) -> Any:
 
 
 class zero(Change):  # noqa: N801 - used as a function: `changes.zero(heads=[5])`
-    """Zeros in place of the value."""
+    """Replaces the value by zeros."""
 
     def __init__(self, *, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
@@ -195,7 +195,7 @@ class zero(Change):  # noqa: N801 - used as a function: `changes.zero(heads=[5])
 
 
 class scale(Change):  # noqa: N801
-    """The value, times a number or a tensor that broadcasts to it."""
+    """Multiplies the value by a number or a tensor that broadcasts to it."""
 
     def __init__(self, factor: float | Tensor, *, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
@@ -206,7 +206,7 @@ class scale(Change):  # noqa: N801
 
 
 class add(Change):  # noqa: N801
-    """The value, plus a number or a tensor that broadcasts to it, such as a steering vector."""
+    """Adds a number or a tensor that broadcasts to the value, such as a steering vector."""
 
     def __init__(self, value: float | Tensor, *, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
@@ -217,7 +217,7 @@ class add(Change):  # noqa: N801
 
 
 class noise(Change):  # noqa: N801
-    """The value plus normal noise. A seed gives the same noise at every call; torch's random state is unchanged."""
+    """Adds normal noise to the value. A seed gives the same noise at every call; torch's random state is unchanged."""
 
     def __init__(self, std: float = 1.0, *, seed: int = 0, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
@@ -235,7 +235,7 @@ class noise(Change):  # noqa: N801
 
 
 class clamp(Change):  # noqa: N801
-    """The value clamped between two limits."""
+    """Clamps the value between two limits."""
 
     def __init__(
         self, min: float | None = None, max: float | None = None, *, at: Index = None, heads: Sequence[int] | None = None
@@ -251,7 +251,8 @@ class clamp(Change):  # noqa: N801
 
 
 class replace(Change):  # noqa: N801
-    """Another value (activation patching): a tensor, a layer or operation of another history, or a whole history.
+    """Replaces the value by another value (activation patching): a tensor, or a layer, operation or history that has the
+    tensor.
 
     A history provides the value with the same key. With `at` or `heads`, the value has either the shape of the whole tensor
     (the same part is taken) or the shape of the part.
@@ -269,7 +270,7 @@ class replace(Change):  # noqa: N801
         return self.value[index] if index is not None and self.value.shape == whole.shape else self.value
 
     def at_key(self, key: object) -> Change:
-        """This change; if it has a history, with the value of the key there."""
+        """This change; if it has a history, the change with that history's value for the key."""
         if isinstance(self.value, Tensor):
             return self
         return replace(self.value[key], at=self.at, heads=self.heads)
@@ -290,7 +291,7 @@ def _contents(value: Any) -> Tensor:
 
 
 class mean(Change):  # noqa: N801
-    """A precomputed mean (mean ablation): a number, or a tensor that broadcasts to the value.
+    """Replaces the value by a precomputed mean (mean ablation): a number, or a tensor that broadcasts to the value.
 
     `value` may also be features: of a layer (`features["layer3"]`), of all layers (the layer with the same key is used), or the
     result of the reducer `Mean`. These are means of the whole value, one per unit; with `at` or `heads` the same part is taken.
@@ -315,7 +316,7 @@ class mean(Change):  # noqa: N801
         return given.expand(part.shape)
 
     def at_key(self, key: Any) -> Change:
-        """This change; if it has features, with the mean of the layer with this key."""
+        """This change; if it has features, the change with the mean of the layer with this key."""
         if not _is_features(self.value):
             return self
         return mean(self.value.mean(key), at=self.at, heads=self.heads)
@@ -326,7 +327,7 @@ def _is_features(value: Any) -> bool:
 
 
 class swap(Change):  # noqa: N801
-    """Two units swapped, along a dimension (by default the last)."""
+    """Swaps two units along a dimension (by default the last)."""
 
     def __init__(self, one: int, other: int, *, dim: int = -1, at: Index = None, heads: Sequence[int] | None = None) -> None:
         super().__init__(at, heads)
@@ -349,7 +350,7 @@ class swap(Change):  # noqa: N801
 
 
 class call(Change):  # noqa: N801
-    """The result of a function of the value. A plain function given as a change becomes a `call`.
+    """Replaces the value by the result of a function of the value. A plain function given as a change becomes a `call`.
 
     The function gets a copy and may write to it: inputs and weights, whose memory the value may share, stay unchanged.
     """

@@ -38,7 +38,7 @@ from .reducers import KINDS, TopK
 
 T = TypeVar("T")
 
-_RAISED = "torcheer: raised in "  # the beginning of the note on a model's error
+_RAISED = "torcheer: raised in "  # the note on a model's error begins like this
 
 
 def find_object(name: str, what: str, example: str) -> Any:
@@ -63,7 +63,8 @@ def _imported(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):  # the missing module is imported by this one
+        # the missing module is another, which this module imports
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise _not_imported(module, error) from error
         raise InvalidArgument(
             f"there is no module {error.name!r} in this folder, or installed. Write it as Python imports it: what is "
@@ -97,7 +98,7 @@ def find_model(name: str) -> Callable[..., Any]:
 
 
 def reporting_errors(what: str, call: Callable[[], T]) -> T:
-    """The result of a call. A model's error is reported in one line: the call, the error, where it was raised."""
+    """Call `call` and return its result. A model's error is reported in one line: the call, the error, where it was raised."""
     try:
         return call()
     except (TorcheerError, OSError):
@@ -137,7 +138,7 @@ def object_named(text: str) -> Any:
 
 
 def add_extract(command: argparse.ArgumentParser) -> None:
-    """The arguments of `torcheer extract`."""
+    """Declare the arguments of `torcheer extract`."""
     command.add_argument("model", metavar="MODULE:NAME", help="a model, or a class or function that makes one")
     command.add_argument(
         "data", metavar="MODULE:NAME", help="a DataLoader, a Dataset or an iterable of batches, or a function that makes one"
@@ -246,7 +247,7 @@ def _function(name: str | None) -> Any:
 
 
 def add_features(command: argparse.ArgumentParser) -> None:
-    """The arguments of `torcheer features`."""
+    """Declare the arguments of `torcheer features`."""
     command.add_argument("folder", help="a folder that 'torcheer extract' or extract() wrote, or is writing; also as a URL")
 
 
@@ -275,7 +276,7 @@ def _print(features: Features) -> None:
 
 # The `torcheer` command.
 
-SUFFIX = ".safetensors"  # of a saved history
+SUFFIX = ".safetensors"  # the ending of a saved history's file
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -579,7 +580,7 @@ def run_view(options: argparse.Namespace) -> int:
 
 
 def _viewed(file: Path) -> Any:
-    """The data for a page: a saved history, or a payload."""
+    """The data for a page, from a saved history or from the JSON of a page."""
     return load(file) if _is_file(str(file)) else read_payload(file)
 
 

@@ -46,7 +46,7 @@ class AlexNet(nn.Module):
 
 
 class SimpleRecurrent(nn.Module):
-    """Three layers, four passes each: the recurrent model of the pictures."""
+    """A recurrent model of three layers with four passes each; pictures in the docs show it."""
 
     def __init__(self, width: int = 5) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class SimpleRecurrent(nn.Module):
 
 
 class CausalAttention(nn.Module):
-    """Every token looks at itself and those before it, in several heads."""
+    """Attention in which every token looks at itself and the tokens before it, in several heads."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ from ._torch.internals import DisableTorchFunction
 from ._torch.measure import dense
 from .errors import InvalidArgument, UnreadableFile
 
-# Units: the dimension of a layer's values for which statistics are separate.
+# The units of a layer: statistics are computed for each unit separately.
 
 UnitDim = int | Literal["all"] | None
 
@@ -54,7 +54,7 @@ class Units:
 
     @classmethod
     def from_tensor(cls, tensor: Tensor) -> Units:
-        """The units written by `to_tensor`; raises ValueError for other tensors."""
+        """The units that `to_tensor` wrote; raises ValueError for other tensors."""
         dim, is_complex, *sizes = tensor.tolist()
         if dim < -1 or is_complex not in (0, 1) or min(sizes, default=0) < 0:
             raise ValueError
@@ -99,7 +99,7 @@ def units_of(values: Tensor, unit_dim: UnitDim) -> Units:
 
 
 def around_units(values: Tensor, units: Units) -> Tensor:
-    """Values as samples × positions × units × positions, without a copy if possible."""
+    """Reshape values to samples × positions × units × positions, without a copy if possible."""
     if units.dim < 0 or values.dim() == 1:
         return values.reshape(len(values), 1, units.count, 1)
     before, after = values.shape[1 : units.dim], values.shape[units.dim + 1 :]
@@ -107,7 +107,7 @@ def around_units(values: Tensor, units: Units) -> Tensor:
 
 
 def by_unit(values: Tensor, units: Units) -> Tensor:
-    """Values as observations × units."""
+    """Reshape values to observations × units."""
     return around_units(values, units).movedim(2, -1).reshape(-1, units.count)
 
 
@@ -125,7 +125,7 @@ def computable(values: Tensor) -> Tensor:
 
 
 def spread(values: Tensor) -> str:
-    """A single number, or the smallest and largest of several: `0.1 to 3.2`."""
+    """A single number as text, or the range from the smallest to the largest of several: `0.1 to 3.2`."""
     sizes = values.abs() if values.is_complex() else values
     known = sizes[~sizes.isnan()] if sizes.is_floating_point() else sizes.reshape(-1)
     if not known.numel():
@@ -138,7 +138,7 @@ def spread(values: Tensor) -> str:
 
 
 def not_finite_note(nan: Tensor, inf: Tensor) -> list[str]:
-    """A note about the number of values left out; empty if there are none."""
+    """A note about the number of values that were left out; empty if none were left out."""
     if not (all_nan := int(nan.sum())) + (all_inf := int(inf.sum())):
         return []
     units = int(((nan + inf) > 0).sum())
@@ -150,7 +150,7 @@ def not_finite_note(nan: Tensor, inf: Tensor) -> list[str]:
 State = dict[str, Tensor]  # the intermediate result; empty before the first values
 Form = tuple[torch.dtype, tuple[int, ...]]  # dtype and shape of a tensor
 
-_PIECE = 1 << 19  # values that are processed at once: in double precision they fit a CPU cache
+_PIECE = 1 << 19  # number of values that are processed at once: in double precision they fit a CPU cache
 _PIECE_ON_DEVICE = 1 << 26
 UNITS = "units"
 
@@ -174,7 +174,7 @@ class Reducer(ABC):
         return {}
 
     def update(self, state: State, values: Tensor, sample_numbers: Tensor) -> None:
-        """Add values whose first dimension is samples. The state stays on the device of the values."""
+        """Add values to the state. Their first dimension is samples. The state stays on the device of the values."""
         with DisableTorchFunction(), torch.no_grad():
             read = dense(values)
             if read is None:
@@ -252,7 +252,7 @@ class Reducer(ABC):
     def _result(self, state: State, units: Units) -> Any: ...
 
     def finish(self, state: State) -> Any:
-        """The result, in main memory. Raises InvalidArgument if there were no values."""
+        """The result of a state, in main memory. Raises InvalidArgument if there were no values."""
         if len(state) < 2:
             raise InvalidArgument(f"{self} was given no values, so it has no result.")
         return self._result({name: tensor.cpu() for name, tensor in state.items()}, units_in(state))
@@ -272,7 +272,7 @@ def units_in(state: Mapping[str, Tensor]) -> Units:
 
 
 def _pieces(values: Tensor, numbers: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Values and numbers in pieces for one computation each."""
+    """Yield values and their sample numbers in pieces; each piece is small enough for one computation."""
     if not values.numel():
         return
     largest = _PIECE if values.device.type == "cpu" else _PIECE_ON_DEVICE
@@ -307,7 +307,7 @@ class Mean(Reducer):
     def _measured(self, values: Tensor, numbers: Tensor, units: Units) -> State:
         seen = wide(around_units(values, units))
         total, observed = _sum(seen), seen.numel() // units.count
-        if seen.is_cpu and bool(total.isfinite().all()):  # if the sum is finite, all values are
+        if seen.is_cpu and bool(total.isfinite().all()):  # if the sum is finite, all values are finite
             finite = None
             count = torch.full_like(total, observed, dtype=torch.int64)
             nan = torch.zeros_like(count)
@@ -320,7 +320,7 @@ class Mean(Reducer):
         away = seen - mean[:, None]
         if finite is not None:
             away = torch.where(finite, away, 0)
-        rest = _sum(away)  # zero except for rounding
+        rest = _sum(away)  # the sum of differences from the mean is zero except for rounding
         mean = mean + rest / some
         squares = _sum(_squared(away)) - _squared(rest) / some
         size = seen.abs() if units.is_complex else seen
@@ -418,7 +418,7 @@ def _range(low: Tensor, high: Tensor) -> str:
 
 # `Covariance` of the units of a layer, and their correlation and principal components.
 
-_MOST_UNITS = 16_384  # the matrix takes 2 GiB
+_MOST_UNITS = 16_384  # largest number of units: the matrix then takes 2 GiB
 
 
 @dataclass(frozen=True, repr=False)
@@ -472,7 +472,7 @@ class Covariance(Reducer):
         state.update(found)
 
     def _added(self, left: State, right: State, products: Tensor) -> State:
-        """Two states merged. `products` is the sum of their products; it is written to."""
+        """The state of two merged states. `products` is the sum of their products; it is overwritten."""
         count = left["count"] + right["count"]
         share = right["count"].double() / count.clamp(min=1)
         apart = right["mean"] - left["mean"]
@@ -502,8 +502,8 @@ class CovarianceResult(Shown):
 
     mean: Tensor
     covariance: Tensor
-    count: int  # of observations
-    left_out: int  # observations with a NaN or an infinity
+    count: int  # number of observations
+    left_out: int  # number of observations with a NaN or an infinity
 
     @property
     def variance(self) -> Tensor:
@@ -511,7 +511,7 @@ class CovarianceResult(Shown):
 
     @property
     def correlation(self) -> Tensor:
-        """NaN in the rows and columns of constant units."""
+        """The correlation matrix of the units: NaN in the rows and columns of constant units."""
         std = self.variance.sqrt()
         found = self.covariance / (std[:, None] * std[None, :])
         return torch.where((std[:, None] > 0) & (std[None, :] > 0), found, torch.nan)
@@ -526,9 +526,9 @@ class CovarianceResult(Shown):
 
 # `Histogram` of each unit: in given bins, or in bins that fit all values and always merge exactly.
 
-_SHIFT = 20  # low bits of a float32 that are dropped: sign, exponent and three bits of the fraction number a bin
+_SHIFT = 20  # low bits of a float32 that are dropped; the other bits (sign, exponent, three bits of the fraction) number a bin
 _CODES = 1 << (32 - _SHIFT)
-_TOGETHER = 1 << 22  # counts (units × bins) that are held at once
+_TOGETHER = 1 << 22  # number of counts (units × bins) that are held at once
 _MOST_BINS = 100_000
 
 
@@ -654,7 +654,7 @@ def _edges(bins: Any, ends: tuple[float, float] | None) -> tuple[float, ...] | N
 
 
 def _codes(seen: Tensor) -> Tensor:
-    """The bin of each value: sign, exponent and first bits of the fraction of a float32. Zeros have the code `_CODES`."""
+    """The bin number of each value: sign, exponent and first fraction bits of a float32. Zeros have the code `_CODES`."""
     largest = torch.finfo(torch.float32).max
     if seen.dtype is torch.float64:
         narrow = seen.clamp(-largest, largest).float()
@@ -668,7 +668,7 @@ def _codes(seen: Tensor) -> Tensor:
 
 
 def _counted(places: Tensor, size: int) -> Tensor:
-    """Count, for each unit, each place below `size`, for a few units at a time to save memory."""
+    """Count, for each unit, how often each place below `size` occurs. Takes a few units at a time to save memory."""
     together = max(1, _TOGETHER // (size + 1))
     counts = []
     for some in torch.split(places, together, dim=1):
@@ -727,7 +727,7 @@ class HistogramResult(Shown):
 
 
 def _fewer(counts: Tensor, most: int = 60) -> list[int]:
-    """Counts of neighbouring bins, added so that at most `most` are left."""
+    """The counts of neighbouring bins, added up so that at most `most` counts are left."""
     width = -(-len(counts) // most)
     return [int(some.sum()) for some in torch.split(counts, width)] if len(counts) else []
 
@@ -793,7 +793,7 @@ class TopK(Reducer):
         return {"values": best, "numbers": whose, "left_out": (~finite).sum(0)}
 
     def _best(self, scores: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """The first `k` of each row: by score, and for equal scores by number."""
+        """The best `k` of each row: by score, and among equal scores by sample number."""
         numbers, order = numbers.sort(dim=1, stable=True)
         scores, order = scores.gather(1, order).sort(dim=1, descending=True, stable=True)
         return scores[:, : self.k].contiguous(), numbers.gather(1, order[:, : self.k])
@@ -844,7 +844,7 @@ KINDS: dict[str, type[Reducer]] = {kind.__name__: kind for kind in (Mean, Covari
 
 
 def reducer_from(description: object) -> Reducer:
-    """The reducer with this `describe()`; raises InvalidArgument if there is none.
+    """The reducer that `describe()` described; raises InvalidArgument if the description is of no reducer.
 
     >>> reducer_from(TopK(5).describe())
     TopK(k=5)

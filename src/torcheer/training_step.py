@@ -49,8 +49,8 @@ class TrainingStep:
             raise InvalidArgument(f"model must be an nn.Module; got {type(model).__name__}: {model!r:.80}.")
         self.model = model
         self.include_loss = include_loss
-        self.history: ModelHistory | None = None  # of the last `log`, even if the step raised
-        self.module_calls: ModuleCalls | None = None  # of the last `watch_modules`, likewise
+        self.history: ModelHistory | None = None  # the history of the last `log`, even if the step raised
+        self.module_calls: ModuleCalls | None = None  # the calls of the last `watch_modules`, even if the step raised
         self._called = called
         self._arguments = as_arguments(model, inputs, call=called)
 

@@ -83,8 +83,8 @@ def check_form(given: Any, forms: Collection[str], what: str) -> str:
 
 # Writes whole files, or none, and opens files of unknown origin.
 
-_PIECE = 1 << 24  # bytes that are copied at once
-_LARGE = 1 << 20  # bytes from which the disk gets advice
+_PIECE = 1 << 24  # number of bytes that are copied at once
+_LARGE = 1 << 20  # number of bytes from which the operating system gets advice about writing
 _ANONYMOUS = getattr(os, "O_TMPFILE", 0)  # a file without a name, which disappears with its process
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # O_BINARY exists on Windows
 # The final name, the host, the process and a random number; files of earlier versions have twelve random digits alone.
@@ -92,7 +92,7 @@ _UNFINISHED = re.compile(r"\.(.{1,40})\.torcheer-(?:[0-9a-f]{12}|([0-9a-f]{6})([
 # Flags for reading: no newline conversion, no waiting for the writer of a pipe, no controlling terminal.
 _TO_READ = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY"))
 _TO_ADD = _TO_READ | os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-MOST_TEXT = 1 << 26  # bytes of JSON that are read at most
+MOST_TEXT = 1 << 26  # largest number of bytes of JSON that are read
 
 
 def output_path(path: str | os.PathLike[str], what: str, example: str, kind: str | None = None) -> Path:
@@ -153,7 +153,7 @@ class WholeFile:
         self._follows = follows
         self._what = what
         self._handle = -1
-        self._name: str | None = None  # the temporary name; None for a file without a name
+        self._name: str | None = None  # the temporary name; None for a file that has no name yet
 
     @property
     def _place(self) -> Path:
@@ -190,7 +190,8 @@ class WholeFile:
                 try:
                     if error is None:
                         with self._explained():
-                            os.replace(self._name, self._place)  # closed before, because Windows does not rename open files
+                            # the file was closed before, because Windows does not rename open files
+                            os.replace(self._name, self._place)
                 finally:
                     with contextlib.suppress(OSError):
                         os.unlink(self._name)
@@ -223,7 +224,7 @@ class WholeFile:
             os.ftruncate(self._handle, size)
 
     def _give_name(self) -> None:
-        """Name a file without a name: its final name, or a temporary name if a file has that."""
+        """Give a nameless file its final name, or a temporary name if another file has the final name."""
         if self._linked_to(str(self._place)):
             return
         self._name = unfinished_name(self._place)
@@ -231,7 +232,7 @@ class WholeFile:
             self._copy_to(self._name)
 
     def _linked_to(self, name: str) -> bool:
-        """Give a file without a name this name. Returns False if the name is taken or the file system refuses."""
+        """Link a nameless file to this name. Returns False if the name is taken or the file system refuses."""
         try:
             # Python follows the link in /proc only with a `src_dir_fd`, which an absolute path leaves unused.
             os.link(f"/proc/self/fd/{self._handle}", name, src_dir_fd=self._handle, follow_symlinks=True)
@@ -257,16 +258,16 @@ class WholeFile:
 
 
 def unfinished_name(place: Path) -> str:
-    """A new, unique temporary name beside a file, which says what process it is of."""
+    """A new, unique temporary name beside a file; it contains the number of this process."""
     owner = f"{_host()}{os.getpid() & 0xFFFFFF:06x}"
     return str(place.parent / f".{place.name[:40]}.torcheer-{owner}{secrets.token_hex(4)}")
 
 
 @cache
 def _host() -> str:
-    """Six digits that tell this machine, since its start, and its numbering of processes from others."""
+    """Six digits that identify this machine, since its start, and its numbering of processes."""
     parts = [platform.node()]
-    with contextlib.suppress(OSError):  # only Linux has these
+    with contextlib.suppress(OSError):  # only Linux has these files
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
         parts.append(os.readlink("/proc/self/ns/pid"))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:6]
@@ -274,7 +275,7 @@ def _host() -> str:
 
 def _is_abandoned(host: str | None, process: str | None) -> bool:
     """True if the process of an unfinished file ran on this machine and has ended."""
-    if host != _host() or process is None or sys.platform == "win32":  # where asking for a process may end it
+    if host != _host() or process is None or sys.platform == "win32":  # on Windows, asking for a process may end the process
         return False
     try:
         os.kill(int(process, 16), 0)
@@ -306,7 +307,7 @@ def is_link(path: Path) -> bool:
     return os.path.realpath(path) != os.path.join(os.path.realpath(path.parent), path.name)
 
 
-_seeking = threading.Lock()  # used on systems without `pread` and `pwrite` (Windows)
+_seeking = threading.Lock()  # protects seek and write on systems without `pread` and `pwrite` (Windows)
 
 
 def _write_at(handle: int, data: memoryview, place: int) -> int:
@@ -333,7 +334,7 @@ def _begin_writing_back(handle: int, place: int, size: int) -> None:
 
 
 def _not_written(path: Path, what: str, error: OSError | None = None, example: str = "") -> NotWritten:
-    """The error for a path that cannot be written to, with the reason."""
+    """The error for a path that cannot be written to. Its message says why."""
     cls = NotWritten
     if os.path.isdir(path):
         reason = f"it is a folder. Give the path of a file in it{f', such as {str(path / example)!r}' if example else ''}"
@@ -356,7 +357,7 @@ def _without_name(folder: Path) -> int:
         return -1
     try:
         return os.open(folder, _ANONYMOUS | os.O_RDWR, 0o666)
-    except OSError:  # not supported by this file system, or an error that will also occur when the file gets a name
+    except OSError:  # the file system does not support this, or the error will occur again when the file gets a name
         return -1
 
 

@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-_MOST = 2**63  # the limit of NumPy's int64
+_MOST = 2**63  # counts are below this, the limit of NumPy's int64
 _NOT_FINITE = (math.inf, -math.inf)
 
 

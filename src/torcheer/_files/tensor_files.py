@@ -27,7 +27,7 @@ from .._torch.internals import DisableTorchFunction
 from ..errors import NotWritten, UnreadableFile
 from .files import WholeFile, open_regular
 
-_LIMIT = 600.0  # seconds in which the disk must take a buffer
+_LIMIT = 600.0  # number of seconds in which the disk must take a buffer
 
 
 class PinnedCopies:
@@ -44,7 +44,7 @@ class PinnedCopies:
         self._thread.start()
 
     def write(self, tensor: Tensor, place: int) -> None:
-        """Write a contiguous tensor that fits a buffer. Later work on its stream runs after the tensor was read."""
+        """Write a contiguous tensor that fits into a buffer. Later work on its stream runs after the tensor was read."""
         self._raise()
         try:
             buffer = self._free.get(timeout=_LIMIT)
@@ -68,7 +68,7 @@ class PinnedCopies:
         self._raise()
 
     def _give_up(self) -> None:
-        """Stop the thread, which hangs, from writing more."""
+        """Stop the hanging thread from writing more."""
         if self._error is None:
             self._error = NotWritten(f"{self._file.path} cannot be written: the disk has accepted no data for {_LIMIT:g} s.")
 
@@ -85,7 +85,7 @@ class PinnedCopies:
                 if self._error is None:
                     data: Any = buffer.numpy()
                     self._file.write_at(place, memoryview(data)[:count])
-            except BaseException as error:  # raised again when the next tensor is written
+            except BaseException as error:  # the error is raised again when the next tensor is written
                 self._error = error
             self._free.put(buffer)
 
@@ -115,11 +115,11 @@ NAMES: dict[torch.dtype, str] = {
 }
 _TYPES = {name: dtype for dtype, name in NAMES.items()}
 _SIZES = {name: dtype.itemsize for dtype, name in NAMES.items()}
-ALIGNED = 64  # bytes: the alignment of torch's memory
+ALIGNED = 64  # number of bytes: the alignment of torch's memory
 _SMALL = 1 << 16  # tensors up to this size, in bytes, are written together
 _TOGETHER = 1 << 20
-_QUICK = 64 << 20  # bytes that are moved at most to close unused space
-_CHUNK = 32 << 20  # bytes that are copied at once
+_QUICK = 64 << 20  # largest number of bytes that are moved to close unused space
+_CHUNK = 32 << 20  # number of bytes that are copied at once
 _LONGEST_HEADER = 100_000_000  # the limit of safetensors' own readers
 _LARGEST = 1 << 40  # the largest size of a dimension
 _METADATA = "__metadata__"
@@ -170,7 +170,8 @@ def write_tensors(
 ) -> None:
     """Write a whole file of tensors. A dtype that safetensors lacks is written as bytes. `follows`: see WholeFile."""
     with DisableTorchFunction(), torch.no_grad():
-        # Tensors that fill whole blocks come first: they are aligned like torch's memory, and can be mapped without a copy.
+        # Tensors whose size is a multiple of 64 bytes come first. Each of them begins at a multiple of 64, as torch's memory
+        # does, and can be mapped without a copy.
         ordered = sorted(tensors.items(), key=lambda one: (one[1].nbytes % ALIGNED > 0, -one[1].element_size()))
         named: dict[str, Place] = {}
         at = 0
@@ -295,10 +296,10 @@ class TensorWriter:
             if -needed < ALIGNED or self._end > _QUICK:
                 return named, 0
             return self._shifted(named, needed), needed
-        needed += -(-32 * len(named) // ALIGNED) * ALIGNED  # offsets may get longer
+        needed += -(-32 * len(named) // ALIGNED) * ALIGNED  # later offsets may have more digits
         first = [one for one in sorted(named.items(), key=lambda one: one[1][:2]) if one[1].begin < needed]
         begin = max(place.end for _, place in first) if first else 0
-        if not needed <= begin <= needed + _TOGETHER:  # too little data to move, or a large tensor
+        if not needed <= begin <= needed + _TOGETHER:  # there is too little data to move, or the next tensor is large
             return self._shifted(named, needed), needed
         found = dict(named)
         for name, place in first:
@@ -371,7 +372,7 @@ class TensorFile:
             _refuse("it does not begin like a safetensors file, or it was cut")
         self.size = size
         self.metadata, entries = _parsed(read(8, 8 + length))
-        self._begin = 8 + length  # of the data
+        self._begin = 8 + length  # the offset of the data
         self.places = _checked_places(entries, size - self._begin)
         self._memory = Memories()
 
@@ -397,7 +398,7 @@ class TensorFile:
         return found
 
     def part(self, name: str, begin: int, end: int) -> Tensor:
-        """Some bytes of a tensor, counted from its first. Do not write to them."""
+        """Some bytes of a tensor, counted from the tensor's first byte. Do not write to them."""
         place = self._place(name)
         first = self._begin + place.begin
         if first % ALIGNED == 0 or place.end - place.begin <= _CHUNK or begin == end:
@@ -422,7 +423,7 @@ class TensorFile:
 
 
 def read_metadata(path: Path) -> tuple[dict[str, str], int]:
-    """The metadata of a file, and its size, also where it was cut behind its header."""
+    """The metadata of a file of tensors, and the size of the file. Also reads a file that was cut after its header."""
     with open_regular(path) as file:
         length = int.from_bytes(file.read(8), "little")
         if length > _LONGEST_HEADER:
@@ -444,7 +445,7 @@ def enough_memory(what: str) -> Iterator[None]:
 
 
 class Memories:
-    """Memory that was read, by name, as long as a tensor uses it."""
+    """Memory that was read from a file, by name, for as long as a tensor uses it."""
 
     def __init__(self) -> None:
         self._storages: weakref.WeakValueDictionary[str, torch.UntypedStorage] = weakref.WeakValueDictionary()

@@ -1,4 +1,4 @@
-"""Sizes, times, counts and lists of names in words."""
+"""Writes sizes, times, counts and lists of names as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SHAPES_SHOWN = 2
 
 
 def human_size(count: float) -> str:
-    """Bytes in units of 1024: `253.5 KB`."""
+    """A number of bytes as text, in units of 1024: `253.5 KB`."""
     if count < 1024:
         return f"{int(count)} B"
     for unit in ("KB", "MB", "GB", "TB"):
@@ -20,7 +20,7 @@ def human_size(count: float) -> str:
 
 
 def human_time(seconds: float) -> str:
-    """Seconds in few characters.
+    """A number of seconds as short text.
 
     >>> human_time(0.0000021), human_time(0.35)
     ('2.1 µs', '350 ms')
@@ -32,20 +32,20 @@ def human_time(seconds: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 tensor`, `1,219 tensors`."""
+    """A count with its noun: `1 tensor`, `1,219 tensors`."""
     ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
     return f"{count:,} {noun}{ending}"
 
 
 def listed(names: Iterable[object], limit: int = _NAMES_SHOWN) -> str:
-    """The first names, and how many more there are; `none` where there are none."""
+    """The first names, and the number of further names; `none` if there are no names."""
     texts = list(map(str, names))
     more = f", … ({len(texts) - limit} more)" if len(texts) > limit else ""
     return ", ".join(texts[:limit]) + more or "none"
 
 
 def describe_shapes(shapes: list[list[tuple[int, ...]]]) -> str:
-    """The shapes of the first call; `…` where there are more shapes, or where other calls have other shapes."""
+    """The shapes of the first call; `…` if there are more shapes, or if other calls have other shapes."""
     if not shapes:
         return ""
     text = ", ".join(str(shape) for shape in shapes[0][:_SHAPES_SHOWN])

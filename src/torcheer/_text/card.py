@@ -58,7 +58,7 @@ class Shown:
         return _painted(str(self)) if has_colors() else str(self)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Called by IPython in a terminal."""
+        """Called by IPython in a terminal: prints the text."""
         printer.text(_painted(repr(self)) if has_colors() else repr(self))
 
 
@@ -89,17 +89,17 @@ class ShownTable(Shown):
 
 
 def print_shown(result: Shown) -> None:
-    """Print a result: with colours if standard output is a terminal with colours, else as plain text."""
+    """Print a result: with colours if standard output is a terminal that shows colours, else as plain text."""
     print(result._terminal_text())
 
 
 def is_interactive() -> bool:
-    """True at an interactive prompt in a terminal with colours."""
+    """True at an interactive prompt in a terminal that shows colours."""
     return hasattr(sys, "ps1") and has_colors()
 
 
 def _painted(text: str) -> str:
-    """The text as in `print`, with a bold title, dim names of facts and yellow warnings."""
+    """A text with terminal styles: a bold title, dim names of facts and yellow warnings."""
     if "\x1b" in text:
         return text
     first, *others = text.split("\n")
@@ -146,7 +146,7 @@ def _read(text: str) -> tuple[str, list[tuple[str, str]], list[str]]:
             warnings.append(match["value"])
         elif match is not None:
             facts.append((match["name"], match["value"]))
-        elif facts and (line.startswith("\t\t") or not line.startswith("\t")):  # values of several lines, such as tensors
+        elif facts and (line.startswith("\t\t") or not line.startswith("\t")):  # a value of several lines, such as a tensor
             name, value = facts[-1]
             facts[-1] = (name, f"{value}\n{line.removeprefix(_INSIDE)}" if value else line.strip())
         elif line.strip():
@@ -159,7 +159,7 @@ def preformatted(text: str) -> str:
 
 
 def image(png: bytes, words: str, width: int | None = None) -> str:
-    """An HTML image with embedded data."""
+    """An HTML image with the PNG embedded; `words` is its alternative text."""
     size = f' width="{width}"' if width is not None else ""
     return f'<img alt="{html.escape(words, quote=True)}"{size} src="data:image/png;base64,{base64.b64encode(png).decode()}">'
 

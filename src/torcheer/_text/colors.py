@@ -12,9 +12,9 @@ ThemeName = Literal["light", "dark"]
 # Colour scales for values: one for both signs, one for values that are never negative. Their lightness changes evenly.
 BOTH_SIGNS = ("#083572", "#075DA0", "#3D8EC5", "#8EBFDF", "#E4E6E7", "#E4A988", "#CD6439", "#9F361B", "#6A211B")
 NEVER_NEGATIVE = ("#190D32", "#2C215D", "#30427D", "#266791", "#2A8C9B", "#3EB094", "#7BCE80", "#BDE566", "#FAF65E")
-NONFINITE = "#D400FF"  # in neither scale, and easy to tell from both, also for colour-blind readers
+NONFINITE = "#D400FF"  # is in neither scale, and easy to tell from both, also for colour-blind readers
 
-# From little to much, by theme: costs of operations, and fractions from 0 to 1.
+# Colours from little to much, for each theme: costs of operations, and fractions from 0 to 1.
 COST_RAMPS: dict[ThemeName, tuple[str, ...]] = {
     "light": ("#FFFDE7", "#FDE7A5", "#F9C46B", "#EF9A4D", "#D96B3F", "#B23A3A", "#7A1F3D"),
     "dark": ("#2B2E34", "#3F3A4F", "#653F63", "#95456A", "#C55A5C", "#EB8B54", "#FAD06A"),
@@ -48,7 +48,7 @@ THEME: dict[str, tuple[str, str]] = {
     "edge_faint": ("#C9CED6", "#414750"),
     "box": ("#FFFFFF", "#282C33"),  # closed modules
     "box_border": ("#8A929E", "#89919D"),
-    "inside": ("#FFFFFF", "#1B1E23"),  # open modules, of even and odd depth
+    "inside": ("#FFFFFF", "#1B1E23"),  # open modules, of even and of odd depth
     "inside_odd": ("#F4F6F9", "#20242A"),
     "inside_border": ("#C3C9D3", "#434A54"),
     "header": ("#EDF0F4", "#262A31"),

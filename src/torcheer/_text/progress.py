@@ -6,8 +6,8 @@ import sys
 from time import monotonic
 from types import TracebackType
 
-_WIDTH = 30  # characters of the bar
-_EVERY = 0.2  # seconds between two updates
+_WIDTH = 30  # number of characters of the bar
+_EVERY = 0.2  # number of seconds between two updates
 
 
 class Progress:
@@ -38,7 +38,7 @@ class Progress:
 
 
 class BytesProgress(Progress):
-    """Prints how many bytes are written, with the total if it is known. Prints nothing in the first second."""
+    """Prints how many bytes are written, and of how many, if the total is known. Prints nothing in the first second."""
 
     after = 1.0
 

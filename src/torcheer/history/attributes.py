@@ -1,4 +1,4 @@
-"""Base classes of what a history hands out: the record that an object stands for, and help with unknown names."""
+"""Base classes of the objects that a history returns: they hold one record of the log, and help with unknown names."""
 
 from __future__ import annotations
 

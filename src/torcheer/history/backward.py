@@ -26,7 +26,7 @@ class BackwardOperation(OfRecord[NodeRecord]):
 
     @property
     def name(self) -> str:
-        """The node, as autograd calls it: `AddmmBackward0`."""
+        """The name that autograd gives the node: `AddmmBackward0`."""
         return self._record.name
 
     @property
@@ -41,7 +41,7 @@ class BackwardOperation(OfRecord[NodeRecord]):
 
     @property
     def _number(self) -> int | None:
-        """The number of the forward operation; for a node inside a call that made several tensors, the first of them."""
+        """The number of the forward operation; for a node inside a call that made several tensors, that of the first tensor."""
         number, table = self._record.operation, self._index.table
         if number < 0 or number >= self._index.length:
             return None
@@ -76,12 +76,12 @@ class BackwardOperation(OfRecord[NodeRecord]):
 
     @property
     def started(self) -> float:
-        """When it began to run, in seconds on `time.perf_counter`."""
+        """When the node began to run, in seconds on `time.perf_counter`."""
         return self._record.started / 1e9
 
     @property
     def time_elapsed(self) -> float:
-        """Seconds that the node took, without nodes that ran inside it, as with checkpointing."""
+        """Seconds that the node took, without nodes that ran inside it (with checkpointing, for example)."""
         return self._record.elapsed / 1e9
 
     @property
@@ -116,7 +116,7 @@ class BackwardOperation(OfRecord[NodeRecord]):
 
 
 class BackwardPass:
-    """One backward pass."""
+    """One backward pass: the autograd nodes that ran, and the gradients."""
 
     __slots__ = ("_index", "_record", "number")
 
@@ -137,7 +137,8 @@ class BackwardPass:
         Checkpointing runs a backward pass inside a node; an edge leads from that node to the first ones inside.
         """
         nodes = self._record.nodes
-        runs: dict[int, list[int]] = {}  # by autograd node: its places; with checkpointing a node may run several times
+        # number of an autograd node -> its positions; with checkpointing a node may run several times
+        runs: dict[int, list[int]] = {}
         for place, record in enumerate(nodes):
             runs.setdefault(record.node, []).append(place)
         found = []
@@ -173,7 +174,7 @@ class BackwardPass:
 
     @property
     def param_grads(self) -> dict[str, Tensor]:
-        """What this pass adds to the gradient of each parameter, by name."""
+        """The amount that this pass adds to the gradient of each parameter, by name."""
         numbers = sorted({*self._record.gradients, *self._record.summed}, reverse=True)
         return {self._index.state_name(self._index.state(n)): self._gradient(n) for n in numbers if n < 0}
 
@@ -189,7 +190,7 @@ class BackwardPass:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it ran to its end."""
+        """True if the backward pass ran to its end."""
         return self._record.is_complete
 
     @property

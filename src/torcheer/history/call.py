@@ -52,17 +52,17 @@ class Call(OfRecord[ModuleCall], Helpful):
 
     @property
     def training(self) -> bool:
-        """Whether the module was in training mode."""
+        """True if the module was in training mode."""
         return self._record.training
 
     @property
     def time_elapsed(self) -> float:
-        """Seconds from entry to exit, with everything inside."""
+        """Seconds from entry to exit of the call, including inner calls."""
         return self._record.elapsed / 1e9
 
     @property
     def source(self) -> SourceLine | None:
-        """The line that called it."""
+        """The line of the program that called the module."""
         return source_of(self._record.site, self._record.outer)
 
     # Arguments and results ----------------------------------------------------------------------------------------
@@ -72,22 +72,22 @@ class Call(OfRecord[ModuleCall], Helpful):
 
     @property
     def inputs(self) -> list[Operation]:
-        """The tensors among its arguments."""
+        """The tensors among the arguments of the call."""
         return self._operations(self._record.inputs)
 
     @property
     def outputs(self) -> list[Operation]:
-        """The tensors it returned."""
+        """The tensors that the call returned."""
         return self._operations(self._record.outputs)
 
     @property
     def input_shapes(self) -> list[tuple[int, ...]]:
-        """The shapes of the tensors among its arguments."""
+        """The shapes of the tensors among the arguments of the call."""
         return [one.tensor_shape for one in self.inputs]
 
     @property
     def output_shapes(self) -> list[tuple[int, ...]]:
-        """The shapes of the tensors it returned."""
+        """The shapes of the tensors that the call returned."""
         return [one.tensor_shape for one in self.outputs]
 
     @property
@@ -97,7 +97,7 @@ class Call(OfRecord[ModuleCall], Helpful):
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        """The named arguments."""
+        """The keyword arguments, with the tensors as they were, and the class in place of other objects."""
         return self._arguments()[1]
 
     def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -119,7 +119,7 @@ class Call(OfRecord[ModuleCall], Helpful):
 
     @property
     def operations(self) -> list[Operation]:
-        """Every operation that ran inside, including submodules."""
+        """Every operation that ran inside the call, including submodules."""
         end = self._record.end if self._record.end >= 0 else self._index.length
         return [Operation(self._index, n) for n in range(self._record.first, end) if self._index.table.shows(n)]
 
@@ -130,7 +130,7 @@ class Call(OfRecord[ModuleCall], Helpful):
 
     @property
     def num_operations(self) -> int:
-        """How many operations ran inside, including submodules."""
+        """How many operations ran inside the call, including submodules."""
         return len(self.operations)
 
     @property
@@ -140,18 +140,18 @@ class Call(OfRecord[ModuleCall], Helpful):
 
     @property
     def outer(self) -> Call | None:
-        """The module call around this one."""
+        """The module call around this call; None for a call of the model itself."""
         outer = self._record.outer
         return Call(self._index, outer) if outer is not None else None
 
     @property
     def inner(self) -> list[Call]:
-        """The module calls directly inside, in order."""
+        """The module calls directly inside this call, in order."""
         return [Call(self._index, record) for record in self._index.inner_calls.get(self._record.number, ())]
 
     @property
     def containing_modules(self) -> list[str]:
-        """The module calls around this one, outermost first: `['features:1']`."""
+        """The module calls around this call, outermost first: `['features:1']`."""
         return [f"{call.address}:{call.call}" for call in self._record.stack()[:-1] if call.address]
 
     @property

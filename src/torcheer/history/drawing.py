@@ -1,4 +1,4 @@
-"""Draws a history, or one of its modules: what both offer as `draw`."""
+"""Draws a history or one of its modules: the work behind both `draw` methods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def draw_history(index: Index, path: Target | None, format: str | None, options:
 
 
 def _of_node(index: Index, of_operation: Callable[[Operation], float | None]) -> Callable[[Node], float | None]:
-    """A function of an operation as a function of a node: of all it stands for, the mean."""
+    """Turns a function of an operation into a function of a node: the mean over all operations that the node stands for."""
 
     @wraps(of_operation)
     def of_node(node: Node) -> float | None:
@@ -42,7 +42,7 @@ def _flops_of_node(index: Index) -> Callable[[Node], float | None]:
     by_operation = flops_of(index)
 
     def flops(node: Node) -> float | None:
-        """All together of what a node stands for; None where a part of it is not known."""
+        """The FLOPs of all operations that a node stands for; None if an operation's FLOPs are unknown."""
         found = [by_operation.get(number) for number in node.operations]
         known = [value for value in found if value is not None]
         return sum(known) if known and len(known) == len(found) else None

@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-_CARD_COLUMNS = ("calls", "in", "out", "params", "flops", "self time")  # of the modules in a notebook
-_CARD_ROWS, _CARD_DEPTH = 16, 4  # modules are shown as deep as this many rows allow
-_PATIENCE = 3.0  # seconds for the small picture there
+_CARD_COLUMNS = ("calls", "in", "out", "params", "flops", "self time")  # columns of the table of modules in a notebook
+_CARD_ROWS, _CARD_DEPTH = 16, 4  # the table shows modules as deep as this many rows allow, and at most this many levels
+_PATIENCE = 3.0  # number of seconds that the small picture in a notebook may take
 
 
 class ModelHistory(Helpful):
@@ -103,7 +103,8 @@ class ModelHistory(Helpful):
         self, key: slice | type | UnionType | Callable[..., object] | Iterable[OneKey]
     ) -> list[Layer | Operation]: ...
     def __getitem__(self, key: AnyKey) -> Layer | Operation | list[Layer | Operation]:
-        """The layer a key means: a label, a label with its pass, a module address, a position; docs/keys.md has them all.
+        """The layer that a key means: a label, a label with its pass, a module address, a position; docs/keys.md lists all
+        keys.
 
         A slice, a list, a class, a torch function, a function of an operation and an address with `*` mean a list of layers.
         """
@@ -274,7 +275,7 @@ class ModelHistory(Helpful):
 
     @property
     def notes(self) -> list[str]:
-        """Remarks on this history, such as work that could not be watched."""
+        """Remarks on this history, for example about work that could not be watched."""
         return list(self._log.notes)
 
     @property
@@ -294,7 +295,8 @@ class ModelHistory(Helpful):
 
     @property
     def random_state(self) -> RandomState:
-        """The random state the pass started from: `log_forward_pass(…, random_state=history.random_state)` repeats it.
+        """The random state that the pass started from. `log_forward_pass(…, random_state=history.random_state)` repeats the
+        pass.
 
         `random_state.restore()` puts every generator back to it.
         """
@@ -303,7 +305,7 @@ class ModelHistory(Helpful):
 
     @property
     def time_elapsed(self) -> float | None:
-        """Seconds of setup, forward pass and cleanup together. None while the recording runs."""
+        """Seconds of setup, forward pass and cleanup together; None while the recording runs."""
         return sum(self._log.seconds.values()) if self._log.seconds else None
 
     @property
@@ -438,7 +440,7 @@ class ModelHistory(Helpful):
 
     @property
     def graph(self) -> Graph:
-        """The graph of the pass, operation by operation: what `torcheer.graph` turns into views and pictures are drawn from."""
+        """The graph of the pass, operation by operation. `torcheer.graph` makes views of it, from which pictures are drawn."""
         return graph_of(self._index)
 
     def draw(
@@ -538,7 +540,7 @@ class ModelHistory(Helpful):
     # In the viewer ------------------------------------------------------------------------------------------------
 
     def show(self, **options: Unpack[PageOptions]) -> Page:
-        """Show the history in the viewer: in the notebook, or as `torcheer_<model>.html`, opened if there is a screen.
+        """Show the history in the viewer: in a notebook, or in the file `torcheer_<model>.html`, opened if there is a screen.
 
         Takes the arguments of `to_html`. In a notebook, whose file contains the page, `max_bytes` is 4 MB by default.
         """
@@ -575,7 +577,7 @@ class ModelHistory(Helpful):
         max_bytes: int = MAX_BYTES,
         metrics: Metrics | None = None,
     ) -> str:
-        """What the viewer shows, as JSON text, also written to a file if there is a path: `torcheer view` opens it.
+        """The viewer's data as JSON text. With a path, the text is also written to a file, which `torcheer view` opens.
 
         docs/viewer_format.md describes the text. `max_bytes` limits its compressed size; the other arguments are those of
         `to_html`.
@@ -583,7 +585,7 @@ class ModelHistory(Helpful):
         return to_json(self, path, previews=previews, max_bytes=max_bytes, metrics=metrics)
 
     def to_model_explorer(self, path: str | os.PathLike[str] | None = None, *, node_data: bool = True) -> dict[str, Any]:
-        """The graph as Google's Model Explorer reads it, also written to a file if there is a path.
+        """The graph in the format of Google's Model Explorer; with a path, it is also written to a file.
 
         With `node_data`, files with the time, FLOPs, memory and norms of every node lie beside it, to colour nodes by:
         `model-explorer net.json --node_data_paths=net.time.json,net.flops.json`.
@@ -592,7 +594,7 @@ class ModelHistory(Helpful):
 
     @property
     def module_calls(self) -> ModuleCalls:
-        """Every module call, forward and backward, with what other calls gave it.
+        """Every module call, forward and backward, with the calls and inputs that its tensors came from.
 
         >>> import torch, torcheer
         >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
@@ -708,7 +710,7 @@ class ModelHistory(Helpful):
         return "\n".join([text, cost])
 
     def _folds(self) -> list[Fold]:
-        """What a notebook shows of it: the modules with their costs, the layers, a small picture."""
+        """The parts of the card in a notebook: the modules with their costs, the layers, a small picture."""
         with DisableTorchFunction():
             whole = self.summary(_CARD_COLUMNS)
             depths = (self.summary(_CARD_COLUMNS, depth=depth).table for depth in range(_CARD_DEPTH, -1, -1))
@@ -720,16 +722,16 @@ class ModelHistory(Helpful):
             try:
                 picture = make_picture(self.graph, PictureOptions(nesting_depth=1, legend=False, time_limit=_PATIENCE))
                 folds.append(Fold("Picture", image(picture.to_bytes("png"), f"{self.model_name}, drawn")))
-            except TorcheerError as error:  # the card says so, and is shown without the picture
+            except TorcheerError as error:  # the card names the error, and is shown without the picture
                 folds.append(Fold("Picture", preformatted(str(error))))
             return folds
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModelHistory:
-        """A history of its own: kept tensors are copied, parameters are the model's."""
+        """A second history with copies of the kept tensors; parameters stay the model's."""
         return ModelHistory(self._run.copy(memo))
 
     def __copy__(self) -> ModelHistory:
-        """Another history of the same kept tensors."""
+        """A second history that shares the kept tensors."""
         return ModelHistory(self._run.copy())
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -38,13 +38,13 @@ class Layer(OperationFacts, ReadAsTensor, Helpful):
 
     __slots__ = ("_entry",)
 
-    # Facts of `Operation` that lead to other objects; those of `OperationFacts` are added below.
+    # Attributes of `Operation` that lead to other objects. Attributes of `OperationFacts` are added below.
     heads: Heads | None
     module: Module | None
     module_call: Call | None
 
     def __init__(self, index: Index, entry: LayerEntry) -> None:
-        super().__init__(index, -1)  # no operation's number, so that a layer equals no operation
+        super().__init__(index, -1)  # -1 is the number of no operation, so a layer equals no operation
         self._entry = entry
 
     def _common(self, name: str) -> Any:
@@ -74,7 +74,7 @@ class Layer(OperationFacts, ReadAsTensor, Helpful):
 
     @property
     def layer(self) -> Layer:
-        """Itself."""
+        """This layer itself."""
         return self
 
     @property
@@ -102,7 +102,7 @@ class Layer(OperationFacts, ReadAsTensor, Helpful):
 
     @property
     def flops(self) -> int | None:
-        """The floating-point operations of all passes together; None where no formula is known."""
+        """The floating-point operations of all passes together; None if no formula is known."""
         found = [one.flops for one in self.passes]
         known = [flops for flops in found if flops is not None]
         return sum(known) if len(known) == len(found) else None
@@ -134,7 +134,7 @@ class Layer(OperationFacts, ReadAsTensor, Helpful):
 
 
 def add_common(cls: type, part: type, names: Iterable[str]) -> None:
-    """Give a layer attributes of its passes, or a module attributes of its calls: the value that all of them have."""
+    """Give a layer the attributes of its passes, or a module those of its calls. A read returns the value that all share."""
     for name in names:
         setattr(cls, name, property(_reader(name), doc=getattr(part, name).__doc__))
 

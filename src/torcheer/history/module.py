@@ -26,7 +26,7 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     __slots__ = ()
 
-    # What all calls have in common; documented in `Call`.
+    # Attributes on which all calls agree; documented in `Call`.
     label: str
     call_num: int
     training: bool
@@ -45,17 +45,17 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     @property
     def address(self) -> str:
-        """Its address in the model: `features.6`; empty for the model itself."""
+        """The module's address in the model: `features.6`; empty for the model itself."""
         return self._record.address
 
     @property
     def other_addresses(self) -> list[str]:
-        """Further names the model has for the same module."""
+        """Further addresses of the same module in the model."""
         return list(self._record.other_addresses)
 
     @property
     def name(self) -> str:
-        """The last part of its address."""
+        """The last part of the module's address."""
         return self._record.address.rpartition(".")[2]
 
     @property
@@ -65,7 +65,7 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     @property
     def depth(self) -> int:
-        """The number of modules that contain it."""
+        """The number of modules that contain this module."""
         return len(self._index.module_parents(self.address))
 
     @property
@@ -76,25 +76,25 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     @property
     def children(self) -> list[Module]:
-        """The modules registered in this one, in order."""
+        """The modules registered in this module, in order."""
         registered = self._index.log.registered
         return [Module(self._index, registered[address]) for address in self._index.module_children[self.address]]
 
     @property
     def shared_children(self) -> dict[str, str]:
-        """Submodules that were first registered elsewhere: maps their name here to their first address."""
+        """Maps names of submodules that were first registered elsewhere to their first addresses."""
         return self._index.shared_children.get(self.address, {})
 
     # Calls --------------------------------------------------------------------------------------------------------
 
     @property
     def calls(self) -> list[Call]:
-        """Its calls, in order."""
+        """The calls of the module, in order."""
         return [Call(self._index, record) for record in self._index.calls.get(self.address, ())]
 
     @property
     def num_calls(self) -> int:
-        """How many times it was called."""
+        """How many times the module was called."""
         return len(self._index.calls.get(self.address, ()))
 
     def __getitem__(self, number: int) -> Call:
@@ -105,25 +105,25 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     @property
     def operations(self) -> list[Operation]:
-        """Every operation that ran in any of its calls."""
+        """Every operation that ran in any call of the module."""
         numbers = dict.fromkeys(one._number for call in self.calls for one in call.operations)
         return [Operation(self._index, number) for number in numbers]
 
     @property
     def layers(self) -> list[Layer]:
-        """The layers of the operations that ran in it."""
+        """The layers of the operations that ran in the module."""
         entries = dict.fromkeys(self._index.layer(one._number) for one in self.operations)
         return [Layer(self._index, entry) for entry in entries]
 
     @property
     def is_bottom_level(self) -> bool:
-        """True if exactly one operation ran in each of its calls, even if it has submodules."""
+        """True if exactly one operation ran in each call of the module, even if the module has submodules."""
         calls = self.calls
         return bool(calls) and all(call.is_bottom_level for call in calls)
 
     @property
     def time_elapsed(self) -> float:
-        """Seconds of all its calls; a call inside another call of the same module is counted once."""
+        """Seconds of all calls of the module; a call inside another call of the same module is counted once."""
         return sum(call.time_elapsed for call in self.calls if not call._record.is_nested)
 
     def draw(
@@ -151,7 +151,7 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     @property
     def params(self) -> list[Param]:
-        """Its parameters and those of its submodules, each once."""
+        """The parameters of the module and its submodules, each once."""
         inside = map(self._index.log.registered.__getitem__, self._index.modules_inside(self.address))
         return [describe_param(self._index, name, tensor) for name, tensor in named_once(inside, "parameters").items()]
 
@@ -162,27 +162,27 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     @property
     def num_params(self) -> int:
-        """How many parameter elements it has, including submodules, each parameter counted once."""
+        """How many parameter elements the module has, including submodules, each parameter counted once."""
         return sum(param.numel for param in self.params)
 
     @property
     def num_params_trainable(self) -> int:
-        """How many of its parameter elements require gradients."""
+        """How many parameter elements of the module require gradients."""
         return sum(param.numel for param in self.params if param.is_trainable)
 
     @property
     def num_params_frozen(self) -> int:
-        """How many of its parameter elements require no gradients."""
+        """How many parameter elements of the module require no gradients."""
         return sum(param.numel for param in self.params if not param.is_trainable)
 
     @property
     def num_params_shared(self) -> int:
-        """How many of its parameter elements the model also has under another name."""
+        """How many parameter elements of the module the model also has under another name."""
         return sum(param.numel for param in self.params if param.is_shared)
 
     @property
     def params_fsize(self) -> int:
-        """The bytes of its parameters."""
+        """The size in bytes of the module's parameters."""
         return sum(param.fsize for param in self.params)
 
     def _common(self, name: str) -> Any:
@@ -215,7 +215,7 @@ class Modules(ShownTable, Mapping[str, Module]):
         self._index = index
 
     def __getitem__(self, key: str) -> Module:
-        """A module by its address (any of them); `'features.6:1'` means its first call, as `modules['features.6'][1]` does."""
+        """A module by any of its addresses; `'features.6:1'` means its first call, as `modules['features.6'][1]` does."""
         registered, others = self._index.log.registered, self._index.addresses.others
         name, number = split_turn(key) if isinstance(key, str) else (key, None)
         if number is None or others.get(key, key) in registered or others.get(name, name) not in registered:
@@ -233,7 +233,7 @@ class Modules(ShownTable, Mapping[str, Module]):
 
     @property
     def roots(self) -> list[Module]:
-        """The models themselves: one, unless several were recorded."""
+        """The recorded models themselves: one, unless several models were recorded."""
         return [Module(self._index, record) for record in self._index.log.registered.values() if record.is_root]
 
     @property

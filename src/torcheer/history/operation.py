@@ -42,7 +42,7 @@ class Operation(OperationFacts, ReadAsTensor, Helpful):
 
     @property
     def module(self) -> Module | None:
-        """The innermost module that it ran in (for the model's own forward, the model); None outside all modules."""
+        """The innermost module that the operation ran in (the model, in its own forward); None outside all modules."""
         from .module import Module
 
         call = self._record.module
@@ -50,7 +50,7 @@ class Operation(OperationFacts, ReadAsTensor, Helpful):
 
     @property
     def module_call(self) -> Call | None:
-        """The innermost module call that it ran in (for the model's own forward, the model's); None outside all modules."""
+        """The innermost module call that the operation ran in (in the model's own forward, the model's); None outside all."""
         call, module = self._record.module, self.module
         return module[call.call] if call is not None and module is not None else None
 
@@ -66,7 +66,7 @@ class Operation(OperationFacts, ReadAsTensor, Helpful):
 
     @property
     def flops(self) -> int | None:
-        """The floating-point operations of the call, counted as docs/cost.md says; None where no formula is known."""
+        """The floating-point operations of the call, counted as docs/cost.md says; None if no formula is known."""
         return flops_of(self._index).get(self._number, 0)
 
     @property

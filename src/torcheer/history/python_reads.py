@@ -36,8 +36,9 @@ class PythonRead(OfRecord[PythonReadRecord]):
 
     @property
     def _what(self) -> str:
-        """What was read, in words, where it is no operation that is shown."""
-        is_operation = any(number >= 0 for number in self._record.parents)  # others are parameters and buffers
+        """The text for what was read, if it is not an operation with a label."""
+        # a tensor with a negative number is a parameter or a buffer
+        is_operation = any(number >= 0 for number in self._record.parents)
         return "an operation that is not shown" if is_operation else "a parameter or buffer"
 
     @property
@@ -48,7 +49,7 @@ class PythonRead(OfRecord[PythonReadRecord]):
 
     @property
     def source(self) -> SourceLine | None:
-        """The line of the program."""
+        """The line of the program that read the tensor."""
         return source_of(self._record.site, self._record.module)
 
     @property

@@ -10,7 +10,7 @@ from torch import Tensor
 from .._torch.internals import DisableTorchFunction
 from ..errors import InvalidArgument
 
-# For types that NumPy does not have: the type it gets instead.
+# Maps dtypes that NumPy does not have to the dtype that NumPy gets instead.
 _WIDER = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 _WIDER.update({kind: torch.float32 for name, kind in vars(torch).items() if name.startswith("float8_")})
 
@@ -29,7 +29,7 @@ class ReadAsTensor:
         def label(self) -> str: ...
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """The tensor, for NumPy; bfloat16 and float8, which it does not have, as float32."""
+        """The tensor for NumPy; float32 for the dtypes bfloat16 and float8, which NumPy does not have."""
         import numpy
 
         value = self.activation
@@ -47,7 +47,7 @@ class ReadAsTensor:
         return wanted.copy() if copy and wanted is array else wanted
 
     def __dlpack__(self, **options: Any) -> Any:
-        """The tensor, for `torch.as_tensor` and everything else that reads DLPack."""
+        """The tensor for `torch.as_tensor` and other readers of DLPack."""
         try:
             return self._dense().__dlpack__(**options)
         except (BufferError, TypeError, RuntimeError) as error:
@@ -86,5 +86,5 @@ class ReadAsTensor:
 def _is_at(address: int, value: Tensor) -> bool:
     try:
         return value.data_ptr() == address
-    except RuntimeError:  # no memory of its own: sparse
+    except RuntimeError:  # a sparse tensor has no memory of its own
         return False

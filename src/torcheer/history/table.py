@@ -17,7 +17,7 @@ from ..errors import ActivationLost, ActivationNotSaved, InvalidArgument
 from ..log.operation import OperationFacts, facts_of
 from .operation import Operation
 
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a spreadsheet takes a cell for that begins like this
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # a spreadsheet takes a text that begins like this for a formula
 
 
 _COLUMNS = [fact for fact in facts_of(OperationFacts) if fact.column is not None]
@@ -27,7 +27,7 @@ _STATISTICS = ("min", "max", "mean", "std", "zeros", "nonfinite")
 
 
 def row_of(one: Operation, *, statistics: bool = False) -> dict[str, Any]:
-    """The row of an operation: every fact that is declared with a column, and on request statistics of its activation."""
+    """The row of an operation: every fact that has a column, and on request statistics of its activation."""
     values = [(fact, getattr(one, fact.name)) for fact in _COLUMNS]
     row = {str(fact.column): value if fact.cell is None else fact.cell(value) for fact, value in values}
     if statistics:
@@ -55,13 +55,13 @@ def write_csv(rows: list[dict[str, Any]], path: str | os.PathLike[str] | IO[Any]
         raise InvalidArgument(f"to_csv takes a path or a file object; got {type(path).__name__}: {path!r:.60}.")
     try:
         path.write(text.getvalue())
-    except TypeError:  # a file of bytes
+    except TypeError:  # the file object takes bytes
         path.write(text.getvalue().encode())
     return None
 
 
 def _cell(value: Any) -> Any:
-    """A value as a cell: numbers as they are, and no text that begins as a formula does."""
+    """A value as a cell: a number unchanged; a text in a form that no spreadsheet takes for a formula."""
     if isinstance(value, (bool, int, float)) or value is None:
         return value
     text = str(value)

@@ -51,13 +51,13 @@ def _counted(names: Any) -> dict[str, int]:
 
 
 def _seconds(nodes: list[GraphNode]) -> float | None:
-    """The total time of the outermost passes; None if time was not tracked."""
+    """The total time of the outermost passes in seconds; None if time was not tracked."""
     known = [node.execution_time for node in nodes if node.execution_time is not None]
     return sum(known) if known or not nodes else None
 
 
 def memory_usage(tracker: ComputationalGraphTracker) -> dict[str, Any] | None:
-    """Bytes by purpose; None if memory was not tracked."""
+    """Maps purposes to bytes; None if memory was not tracked."""
     if not tracker.track_memory:
         return None
     nodes = tracker.nodes.values()
@@ -92,7 +92,7 @@ def _parameters(tracker: ComputationalGraphTracker) -> dict[str, int]:
 
 
 def as_document(tracker: ComputationalGraphTracker) -> dict[str, Any]:
-    """The whole graph, as exported."""
+    """The whole graph, in the form of an exported document."""
     document = {
         "schema": SCHEMA,
         "version": VERSION,

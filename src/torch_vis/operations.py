@@ -153,7 +153,7 @@ class Gradients:
         self._ran = [(passed, passed.operations) for passed in history.backward_passes]
         self.by_operation: dict[int, list[str]] = {}  # forward operation -> ids of its autograd nodes, in order
         self.count = 0  # number of nodes that belong to a logged operation, parameter or input
-        self._ids: list[list[str]] = []  # for each pass: the ids of all its nodes
+        self._ids: list[list[str]] = []  # for each backward pass: the ids of all its nodes
         for passed, ran in self._ran:
             self._ids.append([graph.add(_gradient_node(one, passed.number, place)).id for place, one in enumerate(ran)])
             for one, here in zip(ran, self._ids[-1], strict=True):

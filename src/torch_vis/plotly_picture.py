@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Point = tuple[float, float]
 _WIDTH, _HEIGHT = (700.0, 1600.0), (500.0, 2400.0)  # pixels, minimum and maximum
 _MARGIN = {"l": 20, "r": 20, "t": 80, "b": 20}
-_ROOM = 20.0  # around the drawing
+_ROOM = 20.0  # number of pixels around the drawing
 _LEGEND = 250.0
 _LEAST_FONT = 6.0
 
@@ -61,7 +61,7 @@ def draw_with_plotly(scene: Scene) -> Figure:
 
 
 def _nodes(go: Any, nodes: list[PlacedNode], kind: OperationType | None, scale: float) -> list[Any]:
-    """Three traces: a square for the legend, the rectangles, and their texts, which react to the mouse."""
+    """Three traces: a square for the legend, the rectangles, and the texts on them, which react to the mouse."""
     name, fill, border = LOOKS[kind]
     line = {"color": border, "width": 1.2}
     square = {"symbol": "square", "size": 14, "color": fill, "line": line}
@@ -150,7 +150,7 @@ def _edges(go: Any, edges: list[LaidOutEdge], kind: str) -> list[Any]:
 
 
 def _joined(ways: list[list[Point]]) -> tuple[list[float | None], list[float | None]]:
-    """Joins lines into one, with a gap after each."""
+    """Join lines into one line, with a gap after each."""
     xs: list[float | None] = []
     ys: list[float | None] = []
     for way in ways:

@@ -196,7 +196,7 @@ def edge_color(kind: str) -> str:
 
 # A scene: torcheer's layout of the forward graph, with a node for the gradients beside each node.
 
-WHOLE = 150  # operations up to which a graph is drawn whole, with gradients a few hundred nodes
+WHOLE = 150  # largest number of operations of a graph that is drawn whole; with gradients that is a few hundred nodes
 _COLLAPSED = PictureOptions(rolled=False, fold_repeats=False, legend=False)
 _ANYTHING = PictureOptions(legend=False)
 
@@ -221,7 +221,7 @@ class Scene:
     title: str
     notes: tuple[str, ...]
     nodes: tuple[PlacedNode, ...]
-    edges: dict[str, list[LaidOutEdge]]  # by kind of edge: data_flow, gradient_flow
+    edges: dict[str, list[LaidOutEdge]]  # kind of edge (data_flow, gradient_flow) -> edges
     boxes: tuple[LaidOutBox, ...]
     bounds: Rect
 

@@ -42,7 +42,7 @@ class GraphNode:
     module_name: str | None = None  # the address of its module; None in the model's own forward
     input_shapes: list[Shape] | None = None
     output_shapes: list[Shape] | None = None
-    parameters: dict[str, Any] | None = None  # by name: shape, dtype, whether it is trained
+    parameters: dict[str, Any] | None = None  # name -> shape, dtype, and whether it is trained
     execution_time: float | None = None  # seconds
     memory_usage: int | None = None  # bytes of the returned tensors
     metadata: dict[str, Any] | None = None

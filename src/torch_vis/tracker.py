@@ -194,7 +194,7 @@ class ComputationalGraphTracker:
 
     @property
     def nodes(self) -> dict[str, GraphNode]:
-        """Every node by its id, in the order they ran."""
+        """Maps ids to nodes, in the order in which the nodes ran."""
         return self.graph.nodes
 
     @property
@@ -221,7 +221,7 @@ class ComputationalGraphTracker:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should know, such as work that could not be seen."""
+        """Sentences about what a reader should know, such as work that could not be seen."""
         return self.history.notes if self.history is not None else []
 
     def __repr__(self) -> str:

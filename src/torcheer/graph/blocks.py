@@ -21,8 +21,8 @@ class OwnForms:
     """Numbers nodes by their own form (see `own_form`): equal nodes get equal numbers, which compare fast."""
 
     def __init__(self) -> None:
-        self._numbers: dict[object, object] = {}  # by form
-        self._known: dict[str, object] = {}  # by key of the node
+        self._numbers: dict[object, object] = {}  # own form -> number
+        self._known: dict[str, object] = {}  # key of a node -> number of its own form
 
     def of(self, node: Node) -> object:
         found = self._known.get(node.key)
@@ -181,10 +181,10 @@ class _Finder:
         self.graph = graph
         self.longest_block = longest_block
         self.forms = OwnForms()
-        self._read: dict[str, list[int]] = {}  # by key of a node: the positions of the nodes that it uses
+        self._read: dict[str, list[int]] = {}  # key of a node -> the positions of the nodes that it uses
         self.places = {node.key: place for place, node in enumerate(graph.all_nodes)}
         self.inside: dict[str, list[Node]] = {}
-        self.sequences: dict[str, list[Item]] = {"": []}  # by box
+        self.sequences: dict[str, list[Item]] = {"": []}  # key of a box -> the items directly inside it
         for node in graph.all_nodes:
             outer = ""
             for key in node.modules:
@@ -209,7 +209,7 @@ class _Finder:
                 yield run
 
     def _usable(self, item: Item, pieces: set[str]) -> Item:
-        """The item if it may be in a block, else None. An item that is folded already stands for several and may not."""
+        """The item if it may be in a block, else None. An already folded item stands for several blocks and may not."""
         if isinstance(item, str):
             return item if item not in pieces and self.graph.boxes[item].repeats == 1 else None
         if item is None or item.repeats > math.prod(self.graph.boxes[key].repeats for key in item.modules):
@@ -299,8 +299,9 @@ class _Repeats:
     def __init__(self, finder: _Finder, items: list[Item]) -> None:
         self._finder = finder
         self._items = items
-        self._looks: dict[int, object] = {}  # by place
-        self._streaks: dict[int, tuple[list[int], list[int]]] = {}  # by length of a block
+        self._looks: dict[int, object] = {}  # position -> look
+        # length of a block -> for each item, how many consecutive items repeat
+        self._streaks: dict[int, tuple[list[int], list[int]]] = {}
 
     def _look(self, place: int) -> object:
         if place not in self._looks:

@@ -42,10 +42,10 @@ from .model import Arguments, BufferUse, Edge, Graph, ModuleBox, Node, PythonRea
 
 @dataclass(slots=True)
 class ModuleStep:
-    """Calls of one module that are the same step."""
+    """Calls of one module that are the same step of the computation."""
 
     name: str  # the module's address; with the number of the step's first call if the module has several steps
-    turns: dict[int, int] = field(default_factory=dict)  # by number of the module call: its position in this step, from 1
+    turns: dict[int, int] = field(default_factory=dict)  # number of a module call -> its position in this step, from 1
 
 
 def steps_of_calls(index: Index) -> dict[int, ModuleStep]:
@@ -125,14 +125,14 @@ class _Builder:
     def __init__(self, index: Index) -> None:
         self.index = index
         self.log = index.log
-        self.made: dict[int, Node] = {}  # by operation
+        self.made: dict[int, Node] = {}  # number of an operation -> its node
         self._places: dict[tuple[int, int], SourcePlace] = {}
         self._positions: dict[Any, list[str]] = {}
         self._params: dict[int, Param] = {}
         passes = self.log.backward.passes if self.log.backward is not None else []
         self._reached = {n for one in passes for n in (*one.gradients, *one.summed)}
         self._reached.update(n for one in passes for record in one.nodes for n in (record.operation, *record.tensors))
-        self._steps = steps_of_calls(index)  # by number of the module call
+        self._steps = steps_of_calls(index)  # number of a module call -> its step
 
     def graph(self) -> Graph:
         made = self.made
@@ -200,7 +200,7 @@ class _Builder:
 
     @cached_property
     def to_output(self) -> bytearray:
-        """By operation: true if it leads to an output or to the operation that raised."""
+        """For each operation: true if it leads to an output or to the operation that raised."""
         failure = self.log.failure
         if failure is None:
             return self.index.to_output
@@ -216,7 +216,7 @@ class _Builder:
 
     @cached_property
     def python_reads(self) -> dict[int, tuple[PythonRead, ...]]:
-        """By operation: reads of its tensor's values by Python code."""
+        """Maps each operation to the reads of its tensor's value by Python code."""
         found: dict[int, list[PythonRead]] = defaultdict(list)
         for record in self.log.python_reads:
             read = PythonRead(record.function.name, record.value, SourcePlace(record.site, record.module))
@@ -311,7 +311,7 @@ class _Builder:
 
     @cached_property
     def paths(self) -> dict[int, tuple[str, ...]]:
-        """By module call: the keys of the boxes around its operations."""
+        """Maps each module call to the keys of the boxes around its operations."""
         found: dict[int, tuple[str, ...]] = {-1: ()}
         for call in self.log.modules:  # outer calls come before inner calls
             around = found[call.outer.number] if call.outer is not None else ()

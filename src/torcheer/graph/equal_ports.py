@@ -28,7 +28,9 @@ _STEP = re.compile(r"\[\d+\]|\['[^']*'\]|\.\w+")
 class EqualPorts:
     """A group of inputs, or of outputs, that is drawn as one node, in the order of the graph."""
 
-    place: str  # the value that contains them, `output['past_key_values'].layers`; if not nested `args`, `kwargs`, `output`
+    # the value that contains the tensors, `output['past_key_values'].layers`; if they are not nested: `args`, `kwargs`,
+    # `output`
+    place: str
     nodes: tuple[Node, ...]
 
     @property

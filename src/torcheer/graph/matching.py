@@ -31,14 +31,14 @@ from typing import Any, Generic, TypeVar
 
 from .._cleanup import pass_interrupts_on
 
-Signature = tuple[int, float, float]  # of a tensor: its size, a sum and a maximum that rounding and transposition keep
+Signature = tuple[int, float, float]  # a tensor's size, and a sum and a maximum that rounding and transposition do not change
 
-_LARGEST = 250_000  # cells of a table; longer sequences are divided first
-_LEFT_OUT = 500  # most steps of long sequences without a match, if nothing else tells their steps apart
-_ALIKE = 16  # most pairs with equal values; if there are more, none is matched
+_LARGEST = 250_000  # largest number of cells of a table; longer sequences are divided first
+_LEFT_OUT = 500  # at most this many steps of long sequences stay without a match, if nothing else tells their steps apart
+_ALIKE = 16  # largest number of pairs with equal values; if there are more, none of them is matched
 _SEQUENCE = "sequence"  # the reason for a match by order alone
-_SAME_CONTENT, _SAME_ADDRESS = 2.4, 1.25  # so two swapped layers keep their places, but layers after a missing block move
-_MOST = 4  # rounds, because a moved gap may join its neighbour and move again
+_SAME_CONTENT, _SAME_ADDRESS = 2.4, 1.25  # scores: two swapped layers keep their places, but layers after a missing block move
+_MOST = 4  # largest number of rounds; a moved gap may join its neighbour and move again
 
 
 @dataclass(slots=True, eq=False)
@@ -48,15 +48,15 @@ class Step:
     number: int
     type: str
     shape: tuple[int, ...]  # steps of other shapes never match; empty if shapes do not count
-    address: str  # of its module, in the names of the other side
+    address: str  # address of its module, in the names of the other side
     call: int
     calls: tuple[int, ...]  # the numbers of the module calls around it, outermost first
     states: tuple[Any, ...]  # its parameters and buffers
-    leaves: tuple[str, ...]  # the classes and addresses of the modules whose output it is
+    leaves: tuple[str, ...]  # classes and addresses of the modules whose output it is
     parents: tuple[int, ...]  # the operations it reads, argument by argument; negative numbers are parameters and buffers
     dependencies: tuple[int, ...]  # the operations it depends on, also through shared memory
-    role: str = ""  # of an input or output
-    path: Any = None  # the place of its tensor among several results of one call
+    role: str = ""  # position of an input or output
+    path: Any = None  # path to its tensor among several results of one call
     is_commutative: bool = False
 
     @property
@@ -65,7 +65,7 @@ class Step:
 
 
 class Side(ABC):
-    """One of the two: its operations in order of execution, and what is known of their values."""
+    """One of the two sides that are matched: its operations in order of execution, and what is known of their values."""
 
     def __init__(self, every: Iterable[Step], inputs: list[int], outputs: list[int]) -> None:
         self.every = {step.number: step for step in every}
@@ -79,7 +79,7 @@ class Side(ABC):
 
     @abstractmethod
     def value_signature(self, number: int) -> Signature | None:
-        """The signature of an activation; None if it is not known."""
+        """The signature of an activation; None if the activation is not known."""
 
     @abstractmethod
     def arguments(self, number: int) -> Any:
@@ -269,7 +269,7 @@ def _align_piece(found: Matching[Any], ours: list[Step], theirs: list[Step]) -> 
 
 
 def _in_common(ours: list[Step], theirs: list[Step]) -> list[tuple[int, int, float]]:
-    """The longest sequence of functions and shapes that both have, if few steps are left out (the algorithm of Myers)."""
+    """The longest common sequence of functions and shapes, if few steps are left out (the algorithm of Myers)."""
     a, b = [step.token for step in ours], [step.token for step in theirs]
     reached, before = {1: 0}, []  # by how many steps more of `a` than of `b` are passed: the furthest step of `a`
     for count in range(_LEFT_OUT):
@@ -435,7 +435,7 @@ def _match_by_values(found: Matching[Any]) -> None:
 
 
 def _first_of_chain(side: Side, numbers: set[int]) -> list[int]:
-    """The operations that do not depend on another of them: of `transpose` and a `contiguous` after it, the first."""
+    """The operations that depend on no other operation of the set: of `transpose` and a `contiguous` after it, the first."""
     return [number for number in numbers if numbers.isdisjoint(side.every[number].dependencies)]
 
 

@@ -250,12 +250,12 @@ def _merged(how: Callable[[list[Any]], Any], default: Any) -> Any:
 
 
 def _agreed(values: list[Any]) -> Any:
-    """The value that all have; None if they differ."""
+    """The value that all items share; None if they differ."""
     return values[0] if all(value == values[0] for value in values) else None
 
 
 def _in_order(values: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """All items, each once."""
+    """All items of the tuples, each once, in order."""
     return tuple(dict.fromkeys(item for value in values for item in value))
 
 
@@ -277,7 +277,7 @@ def _united_buffers(parts: list[tuple[BufferUse, ...]]) -> tuple[BufferUse, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One operation, or several that are drawn as one node. `bytes` and `seconds` are sums over all of these operations."""
+    """One operation, or several operations drawn as one node. `bytes` and `seconds` are sums over these operations."""
 
     key: str  # unique in its graph: `relu_1_2:1`; a collapsed module is `@features.6:1`
     label: str  # the same for every pass: `relu_1_2`, `features.6`
@@ -291,7 +291,7 @@ class Node:
     operations: tuple[int, ...] = _merged(united, ())  # the numbers of the operations that this node stands for
     parts: tuple[str, ...] = ()  # for a chain of elementwise operations: their types, in order
     modules: tuple[str, ...] = ()  # the keys of the boxes around the node, outermost first
-    exits: tuple[str, ...] = _merged(_in_order, ())  # the module calls that returned its tensor, innermost first
+    exits: tuple[str, ...] = _merged(_in_order, ())  # the module calls that returned the node's tensor, innermost first
     bottom_level_module: str | None = _merged(_agreed, None)
     shape: tuple[int, ...] | None = _merged(
         _agreed, None
@@ -306,15 +306,15 @@ class Node:
     buffers: tuple[BufferUse, ...] = _merged(_united_buffers, ())
     is_inplace: bool = _merged(any, False)
     from_input: bool = _merged(any, True)
-    to_output: bool = _merged(any, True)  # leads to an output, or to the operation that raised
-    has_gradient: bool = _merged(any, False)  # a recorded backward pass reached it
+    to_output: bool = _merged(any, True)  # True if the node leads to an output, or to the operation that raised
+    has_gradient: bool = _merged(any, False)  # True if a recorded backward pass reached the node
     is_hidden: bool = _merged(all, False)
     python_reads: tuple[PythonRead, ...] = _merged(lambda reads: tuple(chain(*reads)), ())  # reads of its values by Python code
     error: str = ""  # the error of the operation that raised
     composite: str | None = _merged(_agreed, None)
     call: int | None = _merged(lambda calls: None, None)  # equal for all tensors of one call
     output_path: str = ""  # position of the tensor in the result of the call
-    role: str = ""  # an input's or output's position in arguments or result; a source's name
+    role: str = ""  # position of an input in the arguments, or of an output in the result; name of a source
     place: SourcePlace | None = field(default=None, compare=False)
     arguments: Arguments | None = field(default=None, compare=False)
     # facts about the torch function
@@ -338,7 +338,7 @@ class Node:
 
     @property
     def trainable(self) -> Literal["", "trainable", "frozen", "mixed"]:
-        """Whether its parameters are trainable; empty if it has no parameters."""
+        """Says if the parameters of the node are trainable; empty if it has no parameters."""
         kinds = {param.is_trainable for param in self.params}
         if not kinds:
             return ""
@@ -351,7 +351,7 @@ class Node:
 
     @property
     def source(self) -> str:
-        """The line of the program that called it, looked up now; empty if unknown."""
+        """The line of the program that called the operation, looked up now; empty if unknown."""
         return str(self.place) if self.place is not None else ""
 
 
@@ -365,21 +365,21 @@ class Edge:
     source: str
     target: str
     positions: tuple[str, ...] = ()  # the target's arguments that receive it: `args[0]`, `kwargs['mask']`
-    is_memory: bool = False  # only through shared memory: the source wrote to it through another view
-    is_bridge: bool = False  # the data flows through nodes that are not in this graph
-    is_feedback: bool = False  # from a later node to an earlier one, or from one repeat or pass to the next
-    is_to_next_block: bool = False  # feedback from one block to the next of several equal blocks, drawn as one
+    is_memory: bool = False  # True if data flows only through shared memory: the source wrote to it through another view
+    is_bridge: bool = False  # True if the data flows through nodes that are not in this graph
+    is_feedback: bool = False  # True for an edge from a later node to an earlier node, or from one repeat or pass to the next
+    is_to_next_block: bool = False  # True for feedback from one block to the next of several equal blocks, drawn as one
     passes: tuple[tuple[int, int], ...] = ((1, 1),)  # pairs: pass of the source, pass of the target
     pass_note: str = ""  # in a rolled graph: the passes in which data flows, if not in all
     tensors: tuple[int, ...] = ()  # the operations whose tensors flow
     shape: Shape | None = None  # None if the tensors have different shapes
     bytes: int = 0
-    is_gradient: bool = False  # gradients of a backward pass, opposite to the data
+    is_gradient: bool = False  # True for gradients of a backward pass, opposite to the data
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleBox:
-    """One call of a module, or several that are drawn as one box."""
+    """One call of a module, or several calls drawn as one box."""
 
     path: tuple[str, ...]  # the keys of the boxes around it, outermost first, then its own key
     address: str
@@ -387,24 +387,24 @@ class ModuleBox:
     calls: tuple[int, ...] = (1,)
     num_calls: int = 1
     step: str = ""  # equal for calls that are one step (see build.py): the address; `pool:2` if it has several steps
-    turns: tuple[int, ...] = (1,)  # which repetitions of its step this box stands for
+    turns: tuple[int, ...] = (1,)  # the repetitions of its step that this box stands for
     num_turns: int = 1
     repeats: int = 1
-    sharing: Sharing = ""  # whether the repeats have the same parameters
-    is_parallel: bool = False  # the repeats do not feed one another
+    sharing: Sharing = ""  # says if the repeats have the same parameters
+    is_parallel: bool = False  # True if the repeats do not feed one another
     folded: tuple[str, ...] = ()  # the keys of the boxes that were folded into it
     training: bool = False
     seconds: float = 0.0  # from entry to exit, on the clock
-    inputs: tuple[int, ...] = ()  # operations
+    inputs: tuple[int, ...] = ()  # numbers of the operations that are inputs
     outputs: tuple[int, ...] = ()
     input_shapes: tuple[Shape, ...] = ()
     output_shapes: tuple[Shape, ...] = ()
-    span: tuple[int, int] = (0, 0)  # operations `first <= n < end` ran inside
+    span: tuple[int, int] = (0, 0)  # range `first <= n < end` of the operations that ran inside
     place: SourcePlace | None = field(default=None, compare=False)
 
     @property
     def key(self) -> str:
-        """The address and the call, `features.6:1`; in a rolled graph the step."""
+        """The address and the call number, `features.6:1`; in a rolled graph the address of the step."""
         return self.path[-1]
 
     @property
@@ -433,7 +433,7 @@ class Graph:
     title: str
     all_nodes: tuple[Node, ...]  # including hidden nodes
     all_edges: tuple[Edge, ...] = ()  # including edges of hidden nodes
-    all_boxes: tuple[ModuleBox, ...] = ()  # one for every module call, even without a node
+    all_boxes: tuple[ModuleBox, ...] = ()  # a box for every module call, even without a node
     unrolled: Graph | None = field(default=None, repr=False)  # for a rolled graph: the graph before rolling
     names: Names | None = field(default=None, repr=False, compare=False)  # matches keys; None for a graph made by hand
 
@@ -445,7 +445,7 @@ class Graph:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
-        return self  # nothing in it changes
+        return self  # a graph cannot be changed
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         refuse_pickling("Graph", "to_dict() for plain values")
@@ -529,7 +529,7 @@ class Graph:
 
     @cached_property
     def arguments_in(self) -> Mapping[str, frozenset[str]]:
-        """By node: the top-level arguments that contain tensors; `args[0][3]` counts as `args[0]`."""
+        """Maps each node to the top-level arguments that contain tensors; `args[0][3]` counts as `args[0]`."""
         return MappingProxyType(
             {
                 key: frozenset(place.partition("]")[0] + "]" for edge in edges for place in edge.positions)
@@ -538,7 +538,7 @@ class Graph:
         )
 
     def node(self, key: Any) -> Node:
-        """The visible node that a key means: a node's own key, or any other key that means just one node."""
+        """The visible node that a key means: a node's own key, or any other key that means exactly one node."""
         found = [node for node in self.find(key) if not node.is_hidden]
         if len(found) > 1:
             raise AmbiguousKey(f"{key!r} fits {len(found)} nodes: {few((node.key for node in found), 12)}.")

@@ -219,7 +219,9 @@ def _rolled_key(node: Node) -> str:
 
 
 def _note(edge: Edge, graph: Graph) -> str:
-    """The passes in which data flows along an edge; empty if each pass of one end leads to the same pass of the other."""
+    """The passes in which data flows along an edge, as text. Empty if both ends have one pass, or if pass n of the source leads
+    to pass n of the target, for every n.
+    """
     source, target = graph.by_key[edge.source].passes, graph.by_key[edge.target].passes
     leaving, arriving = {a for a, _ in edge.passes}, {b for _, b in edge.passes}
     if len(source) == len(target) == 1:
@@ -238,7 +240,7 @@ def _note(edge: Edge, graph: Graph) -> str:
 
 
 def _steps(path: Iterable[str], graph: Graph) -> list[str]:
-    """The steps along a path, each once, because a module may be called inside itself."""
+    """The steps along a path, each step once, because a module may be called inside itself."""
     return list(dict.fromkeys(graph.boxes[key].step for key in path))
 
 
@@ -459,7 +461,7 @@ def keep_module_outputs(graph: Graph) -> Graph:
 
 
 def _sharing(parts: Iterable[Iterable[Node]]) -> Sharing:
-    """Whether parts of a graph have the same parameters ("shared"), different ones ("own"), or both ("mixed")."""
+    """Compares the parameters of parts of a graph: "shared" if all are the same, "own" if all differ, else "mixed"."""
     names = [{param.name for node in nodes for param in node.params} for nodes in parts]
     if not any(names):
         return ""
@@ -559,7 +561,7 @@ def merge_elementwise(graph: Graph) -> Graph:
     >>> [node.title for node in merge_elementwise(graph).nodes]
     ['input', 'add → relu → mul', 'output']
     """
-    chains: dict[str, list[Node]] = {}  # by key of the chain's last node so far
+    chains: dict[str, list[Node]] = {}  # key of the last node of a chain so far -> the nodes of the chain
     for node in graph.all_nodes:
         if _is_elementwise(node):
             before = next((edge.source for edge in graph.edges_in.get(node.key, ()) if _joins(graph, edge.source, node)), None)
@@ -631,8 +633,8 @@ def add_buffer_nodes(graph: Graph) -> Graph:
     for node in graph.all_nodes:
         for use in node.buffers:
             users.setdefault(use.buffer.name, []).append((node, use))
-    before: dict[str, list[Node]] = {}  # by key of the first node that uses the buffer
-    edges: dict[str, list[Edge]] = {}  # by target
+    before: dict[str, list[Node]] = {}  # key of the first node that uses a buffer -> buffer nodes before it
+    edges: dict[str, list[Edge]] = {}  # key of the target -> edges
     for uses in users.values():
         node = _buffer_node(uses)
         is_inside = len(uses) == 1 and uses[0][0].kind == "module"
@@ -701,7 +703,8 @@ def expand_identities(graph: Graph) -> Graph:
     ['input_1_0', 'relu_1_1', 'identity 1', 'output_1_2']
     """
     maker = {number: node for node in graph.all_nodes if node.kind != "output" for number in node.operations}
-    steps: dict[int, list[tuple[ModuleBox, Node]]] = {}  # by operation: the calls that returned its tensor unchanged, in order
+    # number of an operation -> the calls that returned its tensor unchanged, in order
+    steps: dict[int, list[tuple[ModuleBox, Node]]] = {}
     for box, number in _passed(graph):
         if number in maker:
             node = _identity_node(box, number, maker[number])
@@ -762,7 +765,7 @@ def _identity_node(box: ModuleBox, number: int, source: Node) -> Node:
 
 
 def _rerouted(graph: Graph, edge: Edge, steps: dict[int, list[tuple[ModuleBox, Node]]]) -> Edge:
-    """The edge, starting at the last identity node that its tensor passed before the target ran."""
+    """The edge, moved to start at the last identity node that its tensor passed before the target ran."""
     if len(edge.tensors) != 1 or edge.tensors[0] not in steps:
         return edge
     when = _when(graph.by_key[edge.target])
@@ -852,7 +855,7 @@ def prune_dead_ends(graph: Graph) -> Graph:
 
 @pass_by_pass
 def prune_internal(graph: Graph) -> Graph:
-    """Hide nodes without an input among their ancestors: constants, random numbers, tensors from outside the model."""
+    """Hide nodes that have no input among their ancestors: constants, random numbers, tensors from outside the model."""
     return _hide(graph, lambda node: node.is_internal, True)
 
 

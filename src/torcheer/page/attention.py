@@ -21,9 +21,9 @@ from .schema import Plain, lean
 
 _SIDES = (48, 40, 32, 24, 16)  # possible sides of a map, in pixels
 _HEADS = (64, 32, 16, 8, 4, 2, 1)  # possible numbers of heads shown per attention
-_PIXELS = 160_000  # of all maps of a page
-_READ = 4  # queries that one row of pixels averages at most
-_MOST_SCORES = 1 << 27  # scores computed per attention at most
+_PIXELS = 160_000  # number of pixels of all maps of a page
+_READ = 4  # one row of pixels averages at most this many queries
+_MOST_SCORES = 1 << 27  # at most this many scores are computed per attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def _planned(index: Index, node: Node, plain: Plain) -> _Planned | None:
     operation = OperationFacts(index, node.operations[0])
     try:
         found = attention_of(operation) if is_attention(operation) else None
-    except TorcheerError:  # an activation it needs was not kept, or changed since
+    except TorcheerError:  # an activation that the attention needs was not kept, or changed since
         return None
     if found is None or operation.tensor_contents.is_meta:
         return None
@@ -84,7 +84,7 @@ def _patterns(attention: Attention, side: int, heads: int) -> Plain | None:
         return None
     try:
         pattern = real(attention.heads(AttentionPart(is_first_only=True, step=step)).pattern[0, :heads]).nan_to_num(0).cpu()
-    except TorcheerError:  # its tensors do not fit one another: a saved file may say anything
+    except TorcheerError:  # the tensors of the attention do not fit together: a saved file may say anything
         return None
     maps = _summed(pattern, queries, step, height, width).clamp_(min=0)
     high = float(maps.max())

@@ -22,7 +22,7 @@ from .schema import Plain, lean
 
 Frame = list[Any]  # [file, line, function]
 
-_LONGEST_LINE = 400  # characters of a source line
+_LONGEST_LINE = 400  # largest number of characters of a source line
 
 
 class CallStacks:
@@ -47,7 +47,7 @@ class CallStacks:
         return found
 
     def line(self, place: SourcePlace) -> list[int] | None:
-        """File and line of the innermost line of the user's program."""
+        """The file number and line number of the innermost line of the user's program."""
         frames, own = self.stack(place)
         return frames[own][:2] if own >= 0 else None
 
@@ -58,7 +58,7 @@ class CallStacks:
         return next(own, next(calling, last))
 
     def _around(self, call: ModuleCall | None) -> list[Frame]:
-        """The stack up to a module call."""
+        """The call stack from the program's start to a module call."""
         waiting: list[ModuleCall] = []
         while call is not None and call.number not in self._calls:
             waiting.append(call)
@@ -98,7 +98,7 @@ class CallStacks:
 
 # Groups that the page draws as one: consecutive equal blocks, and equal inputs or outputs.
 
-_LONGEST_BLOCK = 8  # module calls and operations
+_LONGEST_BLOCK = 8  # largest number of module calls and operations in a block
 
 
 def runs_in(graph: Graph) -> list[Plain]:
@@ -149,7 +149,7 @@ def ports_in(graph: Graph) -> list[Plain]:
 
 # Nodes, edges and modules of a payload: plain values by number, without empty and default values.
 
-_LONGEST = 400  # characters of a call's arguments
+_LONGEST = 400  # largest number of characters of a call's arguments
 # Categories of nodes that are not torch functions.
 _BY_KIND = {
     "input": "input",
@@ -347,7 +347,7 @@ def _rounded(seconds: float) -> float:
 
 
 def _held_params(index: Index) -> dict[str, tuple[tuple[str, ...], int]]:
-    """For each address: the names of the parameters at or below it, and their number of values."""
+    """Maps each address to the names of the parameters at or below it, and their number of values."""
     sizes: dict[str, int] = {}
     held: dict[str, set[str]] = {}
     for address, module in index.log.registered.items():

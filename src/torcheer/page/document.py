@@ -58,7 +58,7 @@ class Bundle:
 
     @property
     def size(self) -> int:
-        """The bytes of a page without its data."""
+        """The number of bytes of a page without its data."""
         return len(self.page("", {}).encode()) + 6 * _LONGEST_TITLE
 
     def page(self, title: str, data: Mapping[str, str]) -> str:
@@ -101,7 +101,7 @@ def plain_title(title: str) -> str:
 
 
 def _inlined(text: str, element: str) -> str:
-    """Text that can stand in this element: nothing in it ends the element or opens a comment."""
+    """Text that can be placed in this element: nothing in the text ends the element or opens a comment."""
     # normalised like in a browser, so that the hash matches
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
     text = re.sub(f"</(?={element})", r"<\\/", text, flags=re.IGNORECASE)

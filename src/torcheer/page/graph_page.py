@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Viewable = Recorded | Mapping[str, Any]
 
-_FRAME_HEIGHT = 640  # in a notebook
+_FRAME_HEIGHT = 640  # the height of the frame in a notebook, in pixels
 
 
 class PageOptions(TypedDict, total=False):
@@ -134,7 +134,7 @@ def to_html(history: Viewable, path: str | os.PathLike[str], **options: Unpack[P
 
 # Reads a payload from a file, and explains what is wrong with other files.
 
-MOST_PAYLOAD = 1 << 30  # bytes: some hundred thousand operations
+MOST_PAYLOAD = 1 << 30  # number of bytes: some hundred thousand operations
 
 
 def read_payload(path: str | os.PathLike[str]) -> Plain:

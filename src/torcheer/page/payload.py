@@ -26,8 +26,8 @@ from .document import packed
 from .schema import FORMAT, VERSION, Plain, lean
 from .values import Metrics, Values, Weights
 
-MAX_BYTES = 12_000_000  # for a page that browsers open without delay
-_WORDS = 1_000  # bytes reserved for the text about omitted parts
+MAX_BYTES = 12_000_000  # the default limit, for a page that browsers open without delay
+_WORDS = 1_000  # number of bytes reserved for the text about omitted parts
 
 
 class Recorded(HoldsRun, Protocol):
@@ -85,7 +85,7 @@ def payload_of(
 
 
 def check_metrics(metrics: Metrics | None) -> None:
-    """Raise unless this maps names to functions."""
+    """Raise unless `metrics` maps names to functions."""
     if metrics is None:
         return
     if not isinstance(metrics, Mapping):
@@ -99,7 +99,7 @@ def check_metrics(metrics: Metrics | None) -> None:
 
 
 def check_limit(max_bytes: int) -> None:
-    """Raise unless this is a size."""
+    """Raise unless `max_bytes` is a size."""
     if not is_whole(max_bytes, 1):
         raise InvalidArgument(f"max_bytes is a number of bytes, such as 12_000_000; got {max_bytes!r}.")
 
@@ -148,7 +148,7 @@ def _payload(history: Recorded, previews: bool, max_bytes: int, metrics: Metrics
 def _version() -> str:
     try:
         return version("torcheer")
-    except PackageNotFoundError:  # a source tree that was never installed
+    except PackageNotFoundError:  # torcheer is run from a source tree that was never installed
         return "0+unknown"
 
 
@@ -229,7 +229,7 @@ def text_of(payload: Plain) -> str:
 
 
 def packed_size(payload: Plain) -> int:
-    """The bytes of a payload in a page."""
+    """The number of bytes that a payload takes in a page."""
     return len(packed(text_of(payload).encode()))
 
 

@@ -299,7 +299,7 @@ REPORT: dict[str, Part] = {
 
 
 def panel_rows() -> dict[str, list[tuple[str, PanelRow]]]:
-    """By section of the panel: the rows in order, each with the key of the node that it shows."""
+    """Maps each section of the panel to its rows in order, each with the key of the node that the row shows."""
     found: dict[str, list[tuple[str, PanelRow]]] = {section: [] for section in PANEL}
     for name, key in GRAPH["node"].items():
         if key.row is not None:
@@ -310,12 +310,12 @@ def panel_rows() -> dict[str, list[tuple[str, PanelRow]]]:
 
 
 def required(part: Part) -> list[str]:
-    """The required keys."""
+    """The keys that a part must have."""
     return [name for name, key in part.items() if key.is_required]
 
 
 def lean(part: str, found: Plain) -> Plain:
-    """Only the keys whose values differ from the defaults.
+    """The part without the keys whose values are the defaults.
 
     >>> lean("param", {"name": "weight", "trainable": True})
     {'name': 'weight'}
@@ -325,7 +325,7 @@ def lean(part: str, found: Plain) -> Plain:
 
 
 def whole(part: str, given: Plain) -> Plain:
-    """A part with omitted keys at their defaults."""
+    """The part with omitted keys at their defaults."""
     return {**_DEFAULTS[part], **given}
 
 

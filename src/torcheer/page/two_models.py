@@ -14,11 +14,11 @@ from ..errors import InvalidArgument
 from ..graph.matching import Matching, Side, Signature, Step, match_steps
 from .schema import Plain
 
-PARTNER_BYTES = 4  # of a page, at most, for the partner of one node
+PARTNER_BYTES = 4  # largest number of bytes of a page for the partner of one node
 
 
 def with_partners(left: Plain, right: Plain) -> Plain:
-    """The left payload with the matching node of the right payload for each of its nodes, unless a comparison gave them."""
+    """The left payload, in which each node has the number of the matching node on the right, unless a comparison gave it."""
     try:
         if left.get("verdict") and _are_numbers(left["partners"], len(left["nodes"]), len(right["nodes"])):
             return left
@@ -38,7 +38,7 @@ def _are_numbers(partners: list[Any], count: int, end: int) -> bool:
 
 
 class _PayloadSide(Side):
-    """One payload. Steps have no shape: a model that is given another batch still corresponds to itself."""
+    """One payload. Its steps have no shape: a model that ran another batch still corresponds to itself."""
 
     def __init__(self, payload: Plain) -> None:
         self._nodes: list[Plain] = payload["nodes"]
@@ -57,7 +57,7 @@ class _PayloadSide(Side):
         for node in self._nodes:
             for call in calls[node["module"]] if node.get("module", -1) >= 0 else ():
                 held[call] += 1
-        self.homes: list[str] = []  # by node: the innermost module around it that holds more than one node
+        self.homes: list[str] = []  # for each node: the innermost module around it that holds more than one node
         every = []
         for number, node in enumerate(self._nodes):
             module = node.get("module", -1)
@@ -102,7 +102,7 @@ def _signature(stats: Mapping[str, Any] | None) -> Signature | None:
 
 
 def _match_replaced(found: Matching[_PayloadSide]) -> None:
-    """Pair steps that stand in the place of each other: between the same two matches, as many, in modules of the same name.
+    """Match steps that replace each other: between the same two matches, equally many, in modules of the same name.
 
     `gelu` in place of `relu` is a change of an operation, and not one operation less and one more.
     """

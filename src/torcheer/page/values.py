@@ -31,18 +31,18 @@ from .schema import GRAPH, Plain, lean
 
 Kind = Literal["image", "maps", "matrix", "attention", "vector"]
 
-SIDE = 96  # pixels of the longest side, without the lines between tiles
-_LONGEST_ROW = 1024  # pixels of a vector at most
+SIDE = 96  # number of pixels of the longest side, without the lines between tiles
+_LONGEST_ROW = 1024  # largest number of pixels of a vector
 _TILES = 16
 _HEADS = 9
 _SMALLEST_IMAGE = 8
-_LONGEST_IMAGE = 4  # ratio of length to width, at most
-_NARROWEST = 4  # ratio of length to width of a tile, at most
-_AVERAGED = 4  # neighbouring values that one pixel averages at most
+_LONGEST_IMAGE = 4  # largest ratio of length to width
+_NARROWEST = 4  # largest ratio of length to width of a tile
+_AVERAGED = 4  # one pixel averages at most this many neighbouring values
 _OUTLIERS = 0.005  # the fraction of values at either end that does not set the scale
-_FIRST_ROWS = 0.02  # the same for attention, whose first tokens have few keys
+_FIRST_ROWS = 0.02  # the same fraction for attention, whose first tokens have few keys
 _ALOOF = 1e4  # values beyond this multiple of the median magnitude are marks, such as the -1e9 of a mask
-_LOOKED_AT = 4096  # values from which the median is computed
+_LOOKED_AT = 4096  # number of values from which the median is computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ def _packed(
 _Found = TypeVar("_Found")
 Look = Callable[[], Plain | None]
 Metrics = Mapping[str, Callable[[Tensor], Any]]
-_TOGETHER = 1.03  # a part may compress slightly worse among the others than alone
+_TOGETHER = 1.03  # a part may compress slightly worse together with other parts than alone
 
 
 class Values:
@@ -277,10 +277,11 @@ class Values:
     def __init__(self, index: Index, nodes: tuple[Node, ...]) -> None:
         self._index = index
         self._nodes = nodes
-        self._tensors: dict[int, Tensor] = {}  # by node
-        self._known: dict[object, tuple[Tensor, Plain | None]] = {}  # by memory, which the tensor keeps allocated
+        self._tensors: dict[int, Tensor] = {}  # number of a node -> its tensor
+        # memory, which the tensor keeps allocated -> the tensor and its statistics
+        self._known: dict[object, tuple[Tensor, Plain | None]] = {}
         self._unread: list[str] = []
-        self._failed: dict[str, list[str]] = {}  # metric -> the tensors for which it raised
+        self._failed: dict[str, list[str]] = {}  # metric -> names of the tensors for which the metric raised
         self._metric_notes: list[str] = []
 
     @property
@@ -418,7 +419,7 @@ def _memory(tensor: Tensor) -> object:
 
 
 def shown_statistics(tensor: Tensor) -> Plain | None:
-    """The statistics of a tensor for a payload; None if it has none."""
+    """The statistics of a tensor for a payload; None if the tensor has no statistics."""
     found = statistics_of(tensor, "linear")
     return lean("stats", _shown(found)) if found is not None else None
 
@@ -433,12 +434,12 @@ def _shown(found: Statistics) -> Plain:
 
 # Statistics, a small picture and a digest for each parameter and buffer that operations read.
 
-MOST_VALUES = 200_000_000  # of all values together, which takes about a second
-_PIECE = 1 << 24  # bytes that are hashed at once
+MOST_VALUES = 200_000_000  # number of values of all parameters and buffers together, which takes about a second
+_PIECE = 1 << 24  # number of bytes that are hashed at once
 
 
 class Weights:
-    """The parameters and buffers of one history, by name, with notes about those that cannot be shown."""
+    """The parameters and buffers of one history, by name, with notes about parameters and buffers that cannot be shown."""
 
     def __init__(self, index: Index) -> None:
         self.tensors: dict[str, Tensor] = {}
@@ -467,7 +468,7 @@ class Weights:
             )
 
     def plain(self) -> list[Plain]:
-        """All of them, with statistics and digests."""
+        """All parameters and buffers as plain values, with statistics and digests."""
         return [
             lean("weight", {"name": name, "values_id": digest_of(tensor), "stats": shown_statistics(tensor)})
             for name, tensor in self.tensors.items()
@@ -475,7 +476,7 @@ class Weights:
 
 
 def _is_plain(value: Any) -> bool:
-    """True if the values can be read directly: not those of a wrapper, or of a saved history without parameters."""
+    """True if the values can be read directly: False for a wrapper, and in a saved history without parameters."""
     if type(value) is not Tensor and type(value) is not Parameter:
         return False
     return value.layout is torch.strided and value.device.type != "meta" and not value.is_nested and not value.is_quantized
@@ -488,7 +489,7 @@ def digest_of(tensor: Tensor) -> str:
         return ""
     try:
         data: Any = values.detach().resolve_conj().resolve_neg().cpu().contiguous().flatten().view(torch.uint8).numpy()
-    except (RuntimeError, TypeError):  # a class that only wraps other tensors
+    except (RuntimeError, TypeError):  # the class only wraps other tensors
         return ""
     found = blake2b(f"{values.dtype} {tuple(values.shape)}".encode(), digest_size=6)
     for start in range(0, len(data), _PIECE):

@@ -41,8 +41,9 @@ class Flow:
 
 # Possible cuts of a layout: between nodes, where few arrows cross and few boxes are open.
 
-_ARROW, _BOX = 0.06, 0.05  # the cost of a crossing, as the fraction of a column that another cut may be off
-_CONSIDERED = 160  # cuts that are compared at most
+# the cost of a crossing arrow or an open box, as a fraction of a column's length by which a cut may be off
+_ARROW, _BOX = 0.06, 0.05
+_CONSIDERED = 160  # at most this many cuts are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ class Cut:
     """A possible cut."""
 
     along: float
-    sources: frozenset[str]  # nodes whose arrows cross it
-    boxes: int  # boxes that are open there
+    sources: frozenset[str]  # nodes whose arrows cross the cut
+    boxes: int  # number of boxes that are open at the cut
 
     @property
     def cost(self) -> float:
@@ -103,7 +104,7 @@ def _gaps(turned: GraphvizLayout) -> list[tuple[float, float]]:
 
 
 def _crossing(turned: GraphvizLayout, drawing: Drawing, places: list[float]) -> list[frozenset[str]]:
-    """For each place, in order, the nodes whose arrows cross it."""
+    """For each place, in order: the nodes whose arrows cross the place."""
     begin, finish = [], []
     for number in turned.arrows:
         edge = drawing.edges[number]
@@ -178,10 +179,10 @@ def _cheapest_before(count: int, cost: Callable[[int, int], float]) -> list[int]
 # that crosses a cut goes on from the bottom of its column through the gap beside it to the top of the next. A box that is
 # cut ends at the bottom and begins again at the top, as `… layer2`.
 
-_MOST = 12  # columns that are tried at most
-_CROSSING = 4  # nodes with arrows across a cut, at most, unless `columns` was given
+_MOST = 12  # at most this many columns are tried
+_CROSSING = 4  # at most this many nodes have arrows across a cut, unless `columns` was given
 _READABLE = 0.7  # a picture may be printed this much smaller than designed before fewer columns are better
-_TRACK = 6.0  # points between arrows in the gap between columns
+_TRACK = 6.0  # number of points between arrows in the gap between columns
 _HEAD_GAP = 10.0
 
 

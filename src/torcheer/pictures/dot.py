@@ -13,7 +13,7 @@ from .options import Style, contrast
 FONT = "Helvetica,Arial,sans-serif"
 _DIRECTIONS = {"down": "TB", "up": "BT", "right": "LR", "left": "RL"}
 _BOX = "cluster_"  # Graphviz draws subgraphs with this prefix as boxes
-ROOM_AROUND = 9  # points between a box and the arrow around it
+ROOM_AROUND = 9  # number of points between a box and the arrow around it
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class Placement:
     """The positions of everything in a layout, by names in the DOT text; edges by number."""
 
     bounds: Rect
-    head: Point | None  # its middle
-    legend: Point  # its upper left corner
+    head: Point | None  # the middle of the head
+    legend: Point  # the upper left corner of the legend
     nodes: Mapping[str, Rect]
     edges: Mapping[int, Arrow]
     edge_texts: Mapping[int, Point]
@@ -283,7 +283,7 @@ def ground(drawing: Drawing, box_named: str) -> str:
 
 
 def _on_ground(text: str, color: str) -> str:
-    """Text on its own arrow, which it covers."""
+    """A text on its own arrow: its background covers the arrow."""
     frame = f'border="0" cellborder="0" cellspacing="0" cellpadding="1" bgcolor="{escape(color)}"'
     return f"<table {frame}><tr><td>{escape(text)}</td></tr></table>"
 

@@ -177,8 +177,8 @@ class DrawnEdge:
     text: str = ""
     line: str = "solid"
     weight: int = 1
-    is_free: bool = False  # does not influence the layout
-    is_backward: bool = False  # against the order of the nodes
+    is_free: bool = False  # True if the edge does not influence the layout
+    is_backward: bool = False  # True if the edge points against the order of the nodes
     is_text_on_arrow: bool = False
     around: str = ""  # for the arrow around a repeated block: the key of its box, or the id of its node
     attributes: Attributes = field(default_factory=dict)
@@ -190,7 +190,7 @@ class DrawnBox:
     parent: str | None
     lines: tuple[str, ...]
     depth: int
-    has_arrow_inside: bool = False  # an arrow goes around something inside
+    has_arrow_inside: bool = False  # True if an arrow goes around something inside the box
     attributes: Attributes = field(default_factory=dict)
 
 
@@ -424,7 +424,7 @@ def _boxes_drawn(graph: Graph) -> set[str]:
 
 
 def _counts(graph: Graph) -> str:
-    """The first line below the title."""
+    """The first line below the title of a picture: counts of what the graph has."""
     params = {param.name: param.numel for node in graph.nodes for param in node.params}
     facts = [plural(graph.num_operations, "operation")]
     if params:

@@ -10,10 +10,10 @@ from itertools import pairwise
 from typing import Any
 
 Point = tuple[float, float]
-Cell = tuple[int, int]  # column and row
-CELL = 60.0  # points; the cell size of the grid that finds neighbours
-_EDGE = 1e-6  # cells; tolerance for a line that touches a cell, against rounding
-_TIP = 6.0  # points; the length of an arrowhead
+Cell = tuple[int, int]  # (column, row) of a cell
+CELL = 60.0  # number of points; the cell size of the grid that finds neighbours
+_EDGE = 1e-6  # fraction of a cell; tolerance for a line that touches a cell, against rounding
+_TIP = 6.0  # number of points; the length of an arrowhead
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class Rect:
 
     @property
     def x(self) -> float:
-        """The middle's x."""
+        """The x coordinate of the middle."""
         return (self.left + self.right) / 2
 
     @property
     def y(self) -> float:
-        """The middle's y."""
+        """The y coordinate of the middle."""
         return (self.low + self.high) / 2
 
     @property
@@ -262,8 +262,9 @@ class GraphvizLayout:
     nodes: Mapping[str, Rect]
     arrows: dict[int, Arrow]
     boxes: Mapping[str, Rect]
-    title_heights: Mapping[str, float] = field(default_factory=dict)  # by box
-    texts: Mapping[int, Point] = field(default_factory=dict)  # of edges whose texts the layout placed
+    title_heights: Mapping[str, float] = field(default_factory=dict)  # box -> height of its title
+    # number of an edge -> the middle of its text, if the layout placed the text
+    texts: Mapping[int, Point] = field(default_factory=dict)
 
 
 def read_layout(laid_out: bytes) -> GraphvizLayout:

@@ -24,7 +24,7 @@ from .options import Look, PictureOptions
 from .placing import place_words
 from .views import View, check_drawable, views
 
-_LONGEST = 86_400.0  # seconds; no system supports an infinite wait
+_LONGEST = 86_400.0  # number of seconds; no system supports an infinite wait
 HOW_TO_GET_IT = f"{sys.executable or 'python'} -m pip install 'pygraphviz>=2.0'"
 
 
@@ -86,7 +86,7 @@ def _run(command: list[str], source: str, limit: float) -> subprocess.CompletedP
 
 # A layout for another library to draw: positions of rectangles, curves and texts.
 
-LEAST = 5.0  # seconds that even the last and smallest view gets
+LEAST = 5.0  # number of seconds that even the last and smallest view gets
 _LOOK = Look("#FFFFFF", "#000000")
 
 
@@ -94,15 +94,15 @@ _LOOK = Look("#FFFFFF", "#000000")
 class Companions:
     """Extra nodes, each beside a node of the graph, with arrows against those of the graph: gradients."""
 
-    lines: Mapping[str, tuple[str, ...]]  # the text of each, by the key of the node beside it
-    edges: Iterable[tuple[str, str]] = ()  # (source, target), by these keys
+    lines: Mapping[str, tuple[str, ...]]  # key of a node -> the text of the companion beside it
+    edges: Iterable[tuple[str, str]] = ()  # (source, target) of arrows, by the same keys
 
 
 @dataclass(frozen=True, slots=True)
 class LaidOutNode:
     """A node with its text and its position."""
 
-    node: Node  # the node of the graph that it is, stands beside, or refers to
+    node: Node  # the node of the graph that this node is, stands beside, or refers to
     lines: tuple[str, ...]
     place: Rect
     is_reference: bool = False

@@ -46,7 +46,7 @@ class Look:
     border: str
     width: float = 1.0
     line: str = "solid"
-    text: str = ""  # default: the theme's ink
+    text: str = ""  # colour of the text; default: the theme's ink
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,11 @@ class Theme:
     faint: str
     edge: str
     box_border: str
-    box_fills: tuple[str, ...]  # by depth, in turn
+    box_fills: tuple[str, ...]  # fills of boxes, by depth, in turn
     looks: dict[LookName, Look]
-    ramp: tuple[str, ...]  # from little to much
-    unknown: str  # nodes without a value
-    gradient: str  # arrows of gradients
+    ramp: tuple[str, ...]  # colours from little to much
+    unknown: str  # fill of nodes without a value
+    gradient: str  # colour of the arrows of gradients
 
 
 _LIGHT = Theme(
@@ -191,18 +191,18 @@ class Style:
     """Text sizes are in points, distances in inches."""
 
     theme: str
-    has_head: bool  # title, notes and legend
+    has_head: bool  # True if the picture has a title, notes and a legend
     is_short: bool  # only the text that a reader of a paper needs
     name_size: float
     text_size: float
     edge_size: float
     title_size: float
     node_margin: str
-    solid_margin: str  # of collapsed modules
-    room: float  # between nodes side by side
+    solid_margin: str  # margin of collapsed modules
+    room: float  # distance between nodes side by side
     rank_room: float
-    noted_rank_room: float  # if many arrows have notes
-    box_margin: float  # in points
+    noted_rank_room: float  # distance between ranks if many arrows have notes
+    box_margin: float  # margin of boxes, in points
     arrow: float
     line: float  # factor for line widths
     tallest: float  # the ratio of height to width from which a picture is drawn in columns

@@ -26,9 +26,9 @@ from .views import View, check_drawable, views
 from .wording import clean
 
 Target = str | os.PathLike[str] | IO[Any]  # a path or a file object
-FORMATS = {"svg": True, "png": False, "pdf": False, "dot": True}  # by name: true if it is text
-_LONGEST = 16_000  # pixels per side of a PNG
-_AREA = 60e6  # pixels of a PNG
+FORMATS = {"svg": True, "png": False, "pdf": False, "dot": True}  # name of a format -> True if it is text
+_LONGEST = 16_000  # largest number of pixels per side of a PNG
+_AREA = 60e6  # largest number of pixels of a PNG
 _PRINTED = 300.0  # pixels per inch, if the picture has a width
 
 
@@ -68,7 +68,7 @@ class Picture:
         return light_svg(self._drawn("svg"), titles, self.title, own_labels, self._width)
 
     def to_bytes(self, form: str) -> bytes:
-        """The picture in one of the `FORMATS`."""
+        """The picture in one of the formats of `FORMATS`."""
         form = check_form(form, FORMATS, "picture")
         if form == "svg":
             return self.svg.encode()

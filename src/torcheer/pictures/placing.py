@@ -199,8 +199,8 @@ def _text_size(text: str, size: float) -> Point:
     return 0.5625 * size * len(text) + 3, size + 1
 
 
-_CLEAR = 9.0  # points of an arrow that stay visible before a text on it
-_DISTANCES = (13, 18, 24, 31, 40, 52, 68, 88, 112)  # points from the head of an arrow
+_CLEAR = 9.0  # number of points of an arrow that stay visible before a text on it
+_DISTANCES = (13, 18, 24, 31, 40, 52, 68, 88, 112)  # numbers of points between a text and the head of its arrow
 _FURTHER = 24  # further distances that are tried for a text on a long arrow
 _BESIDE = ((1, 2.5), (-1, 2.5), (1, 8.0), (-1, 8.0), (1, 18.0), (-1, 18.0))  # (side, points from the arrow)
 _CROWDED = 45.0  # the cost from which a text may leave its arrow

@@ -55,7 +55,7 @@ _KEPT = {
 }
 _NUMBER = re.compile(r"-?\d+\.\d+")
 _FONTS = 'Helvetica,Arial,"Liberation Sans","DejaVu Sans",sans-serif'
-_MARGIN = 3.0  # points between text and the border of its node, at least
+_MARGIN = 3.0  # least number of points between text and the border of its node
 Sides = tuple[float, float]
 
 
@@ -91,9 +91,9 @@ def light_svg(
 
 @dataclass(frozen=True, slots=True)
 class _SvgRewriter:
-    titles: Mapping[str, str]  # by node and box name
+    titles: Mapping[str, str]  # name of a node or box -> its title
     own_labels: Collection[str]
-    classes: dict[str, str]  # by style
+    classes: dict[str, str]  # style -> its class
 
     def rewrite(self, element: ElementTree.Element, sides: Sides | None = None, *, is_centered: bool = False) -> None:
         """Rewrite an element; `sides` are the left and right side of its node."""

@@ -86,7 +86,7 @@ def _sizes(value: Any, dims: int) -> str:
 
 # Texts of nodes, edges and modules.
 
-_WIDEST = 46  # characters in a line
+_WIDEST = 46  # largest number of characters in a line
 _SHAPES_SHOWN = 4
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]+")
 

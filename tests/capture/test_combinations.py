@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -408,3 +409,98 @@ def test_a_forward_that_reads_an_activation_is_logged_and_proved(is_deep: bool) 
     calls = [(call.address, call.call, call.outer.address if call.outer is not None else None) for call in history._log.modules]
     assert [one for one in calls if one[0] == "part"] == [("part", 1, ""), ("part", 2, "")]
     assert all(call.end >= call.first and call.exit for call in history._log.modules)
+
+
+class Interrupted(BaseException):
+    """Passes torch's `except Exception`, so that no hook of a module sees the end of its call."""
+
+
+class Interrupting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, t: Tensor) -> Tensor:
+        raise Interrupted(self.linear(t))
+
+
+class Between(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Interrupting()
+        self.weight = nn.Parameter(torch.ones(2))
+
+    def forward(self, t: Tensor) -> Tensor:
+        result: Tensor = self.inner(t) * self.weight
+        return result
+
+
+class Catching(nn.Module):
+    """Catches what a part of it raised, two calls further in, and goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Between()
+        self.last = nn.Linear(2, 2)
+
+    def forward(self, t: Tensor) -> Tensor:
+        with suppress(Interrupted):
+            self.part(t)
+        seen: Tensor = self.last(t + 1)
+        return seen * 2
+
+
+class InsideItself(nn.Module):
+    """Calls itself, and catches what the innermost call raises: all have the same code and the same instructions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, t: Tensor, depth: int = 0) -> Tensor:
+        if depth == 2:
+            raise Interrupted
+        below: Tensor = self.linear(t)
+        with suppress(Interrupted):
+            below = self(below, depth + 1)
+        return below.sin()
+
+
+def test_what_runs_after_a_caught_interrupt_is_inside_the_module_that_caught_it() -> None:
+    model, t = Catching(), torch.ones(1, 2)
+    history = tl.log_forward_pass(model, t)
+    assert [one.containing_module for one in history.operations[1:-1]] == ["part.inner.linear", None, "last", None]
+    calls = {call.address: call for call in history._log.modules}
+    last = calls["last"]
+    assert last.outer is calls[""]
+    assert (calls["part"].first, calls["part"].end) == (1, 2)
+    assert tl.validate_forward_pass(model, t)
+
+    history = tl.log_forward_pass(lambda t: (suppressed(model.part, t), t + 1)[1], t)
+    assert history["add"].containing_module is None
+
+
+def suppressed(function: Callable[[Tensor], Tensor], t: Tensor) -> None:
+    with suppress(Interrupted):
+        function(t)
+
+
+def test_a_module_that_catches_an_interrupt_of_itself_has_calls_that_end() -> None:
+    model, t = InsideItself(), torch.ones(1, 2)
+    history = tl.log_forward_pass(model, t)
+    own = [call for call in history._log.modules if call.address == ""]
+    ran_in = [history._log.operations[number].module for number in range(1, 5)]
+    assert [call.outer for call in own] == [None, own[0], own[1]]
+    assert [one is not None and one.number for one in ran_in[2:]] == [own[1].number, own[0].number]  # the two sines
+    assert all(call.exit and call.end >= call.first for call in history._log.modules)
+    assert tl.validate_forward_pass(model, t)
+
+
+def test_a_proof_sees_the_modules_around_a_part_that_raised() -> None:
+    """After a part raised, the outputs of those around it are compared still."""
+    model, t = Catching(), torch.ones(1, 2)
+    history = tl.log_forward_pass(model, t)
+    next(call for call in history._log.modules if call.address == "").outputs = (0,)
+    said = [str(one) for one in validate_against(history._run, model, ((t,), {})).disagreements]
+    assert len(said) == 1, said
+    assert "output 0" in said[0], said

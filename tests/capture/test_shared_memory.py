@@ -431,3 +431,47 @@ def test_an_output_before_one_that_numpy_wrote_to_is_an_output():
         kept = model(torch.ones(2))
     assert len(kept) == 3
     assert recorded.validate()
+
+
+def rows(base):
+    return base.view(4, 6)
+
+
+OVERLAPS = {
+    "before": lambda base: (base[4:14], base[:8]),
+    "behind": lambda base: (base[4:14], base[10:]),
+    "around": lambda base: (base[4:14], base),
+    "columns": lambda base: (rows(base)[:, 1:4], rows(base)[:, 2:6]),
+    "every other": lambda base: (base[4:14], base[1::2]),
+    "rows": lambda base: (rows(base)[1:3], rows(base)[2:]),
+}
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_a_tensor_of_the_model_that_partly_overlaps_one_written_before_is_proved(name, is_given, tmp_path):
+    def forward(self, t):
+        first = t if is_given else self.first
+        first.mul_(2)
+        self.second.add_(1)
+        early = first + 1
+        self.second[0] = 5
+        self.third.sub_(1)
+        return early, self.second.sum(), first.sum(), self.third * 2, t + 0
+
+    def made_anew():
+        base = torch.rand(24, generator=torch.Generator().manual_seed(0))
+        model = made_of(forward)
+        model.first, model.second = OVERLAPS[name](base)
+        model.third = base[3:7]
+        return model, model.first if is_given else torch.ones(2)
+
+    model, t = made_anew()
+    expected = model(t)
+    model, t = made_anew()
+    history = log(model, t)
+    assert all(map(torch.equal, [one.activation for one in history.outputs], expected))
+    report = torcheer.validate_forward_pass(model, t)
+    assert report, report
+    assert torcheer.load(history.save(tmp_path / "log.safetensors", params=True)).validate()
+    assert all(map(torch.equal, [one.activation for one in history.replay().outputs], expected))

@@ -278,6 +278,24 @@ def test_rounding_to_few_bits_hides_no_other_difference(dtype, scale):
 
 
 @pytest.mark.parametrize("dtype", FEW_BITS)
+@pytest.mark.parametrize("by", [0.1, 1, -2])
+@pytest.mark.parametrize("is_even", [False, True])
+def test_a_small_change_beside_rounding_to_few_bits_is_seen(dtype, by, is_even):
+    """Also where all values are of one size, so that each is within a step of the other model's."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.rand(1000, generator=generator) * 10 + 22 if is_even else torch.randn(1000, generator=generator) * 30
+    weight = torch.randn(1000, 8, generator=generator) / 30
+    for one, other in (
+        (lambda t: t * 2, lambda t: (t * 2).to(dtype).float() + by),
+        (lambda t: t.sin() * 30, lambda t: (t.sin() * 3).to(dtype).float() * 10 + by),
+        (lambda t: t @ weight, lambda t: t.to(dtype).float() @ weight + by / 5),
+    ):
+        comparison = tl.compare_models(one, other, y)
+        assert comparison.verdict == "different", str(comparison)
+    assert tl.compare_models(lambda t: t * 2, lambda t: (t * 2).to(dtype).float(), y).verdict == "equal within tolerance"
+
+
+@pytest.mark.parametrize("dtype", FEW_BITS)
 def test_rounding_to_few_bits_itself_is_within_tolerance(dtype):
     generator = torch.Generator().manual_seed(0)
     y, weights = torch.randn(32, 64, generator=generator), torch.randn(4, 64, 64, generator=generator) / 8
@@ -301,7 +319,12 @@ def test_rounding_to_few_bits_itself_is_within_tolerance(dtype):
 
 
 @pytest.mark.parametrize(
-    "read", [lambda e: e * 0, lambda e: e - e, lambda e: e.isnan(), lambda e: (e * 0).sum(), lambda e: torch.cat([e * 0, e])]
+    "read",
+    [
+        *(lambda e: e * 0, lambda e: e - e, lambda e: e.isnan(), lambda e: (e * 0).sum(), lambda e: torch.cat([e * 0, e])),
+        *(lambda e: torch.nan_to_num(e * 0, nan=7.0), lambda e: torch.where(e.isnan(), 3.0, 4.0) + 1),
+        lambda e: torch.ones(3).masked_fill(e.isnan(), 2.0).cumsum(0),
+    ],
 )
 def test_nan_in_memory_that_was_never_written_is_no_difference(read):
     garbage = itertools.cycle([1.0, math.nan])
@@ -316,3 +339,11 @@ def test_nan_in_memory_that_was_never_written_is_no_difference(read):
     comparison = tl.compare_models(model, model, x)
     assert comparison.verdict == "equal", str(comparison)
     assert "never written" in comparison.headline
+
+
+def test_what_nan_in_memory_decides_hides_no_other_difference():
+    def model(times):
+        return lambda t: torch.where(torch.empty(3).isnan(), 3.0, 4.0) + t.sin().mean() * times
+
+    assert tl.compare_models(model(1), model(1), x)
+    assert tl.compare_models(model(1), model(2), x).verdict == "different"

@@ -172,7 +172,8 @@ def test_the_public_names_are_these():
         *("ActivationLost", "ActivationNotSaved", "AmbiguousKey", "ArchitectureTracer", "BackwardFailed", "Call"),
         *("CannotBeSaved", "Comparison", "Culprit", "Diagnosis", "DrawingFailed", "Edits"),
         *("EmptyLogWarning", "Extractor", "Features", "FeaturesExist", "FeaturesMismatch"),
-        *("FeaturesNotFound", "FileManager", "Finding", "FolderNotFound", "FunctionNotFound", "GradientNotSaved", "GraphChanged"),
+        *("FeaturesNotFound", "FileManager", "Finding", "FolderNotFound", "FunctionNotFound", "GradientNotSaved"),
+        "GraphChanged",
         *("GraphvizNotFound", "HistoryNotFound", "InvalidArgument", "Layer", "LayerNotFound"),
         *(
             "MissingInTorch",

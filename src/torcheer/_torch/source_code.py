@@ -310,6 +310,8 @@ class CallSites:
         self._table = table
         self._numbers: dict[tuple[int, ...], int] = {}
         self.forward = Forward(None)  # the forward of the running module
+        self.call: FrameType | None = None  # the outermost of torch's frames of its call
+        self.when_elsewhere: Callable[[FrameType], None] | None = None  # called with a frame that may be outside this call
         self._last = id(outermost) if outermost is not None else 0
         self._skipped: set[int] = {id(_HANDLER), *_HANDING_ON, *_OPENING}
         self._ends: set[int] = set(MODULE_CALL)
@@ -346,6 +348,7 @@ class CallSites:
         return known[1]
 
     def _chain(self, frame: FrameType | None) -> int:
+        made = frame
         key: list[int] = []
         codes: list[CodeType] = []
         skipped, ends, last = self._skipped, self._ends, self._last
@@ -365,6 +368,11 @@ class CallSites:
                 codes.clear()
             inside = number
             frame = frame.f_back
+        if self.call is not None and made is not None and self.when_elsewhere is not None:
+            while frame is not None and frame is not self.call and id(frame.f_code) in MODULE_CALL:
+                frame = frame.f_back
+            if frame is not self.call:
+                self.when_elsewhere(made)
         chain = tuple(key)
         site = self._numbers.get(chain)
         if site is None:

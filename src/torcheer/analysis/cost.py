@@ -16,7 +16,7 @@ from .._torch.functions.facts import Origin, is_view
 from .._torch.functions.flops import NOTHING, Formula, Work
 from ..errors import SeveralPasses
 from ..log.keys import Lookup
-from ..log.records import MODULE, BackwardRecord, NodeRecord, number_of
+from ..log.records import MODULE, BackwardRecord, Log, NodeRecord, number_of
 from ..log.run import HoldsRun, Index, run_of
 from .calls import FactsOf, TorchCall, calls_of
 from .memory import Storages
@@ -313,13 +313,15 @@ def _flops(sweep: _Sweep) -> dict[int, int | None]:
 
 
 class _Sweep:
-    """The cost of every call of a log, by the operation that it is assigned to and by the module call that it ran in."""
+    """The cost of every call of a log, by the operation that it is assigned to and by the module call that it ran in.
+
+    It does not refer to the index, which keeps it: a history is freed as soon as nobody holds it.
+    """
 
     def __init__(self, index: Index, formulas: Mapping[str, Formula]) -> None:
         log = index.log
         facts = FactsOf(log)
         storages = Storages(log, facts, index.length)
-        self._index = index
         self.by_operation: dict[int, Expense] = {}
         self.payers: dict[int, int] = {}  # operation -> the operation that the cost of its call is assigned to
         self.unknown: Counter[str] = Counter()
@@ -328,7 +330,7 @@ class _Sweep:
         parameters = frozenset(state.number for state in log.states if state.is_parameter)
         by_call: dict[int, list[Expense]] = {}
         for call in calls_of(log, facts, index.length):
-            expense = self._expense(call, facts, storages, parameters, formulas)
+            expense = self._expense(call, log, facts, storages, parameters, formulas)
             bearer = next((number for number in call.numbers if index.table.shows(number)), None)
             if bearer is None:
                 hidden.append(expense)
@@ -342,6 +344,7 @@ class _Sweep:
     def _expense(
         self,
         call: TorchCall,
+        log: Log,
         facts: FactsOf,
         storages: Storages,
         parameters: frozenset[int],
@@ -354,7 +357,6 @@ class _Sweep:
         if not is_timed:
             self.untimed[call.name] += 1
         flops, macs, backward = work or NOTHING
-        log = self._index.log
         written = read = from_parameters = 0
         if call.function.func is not None:
             made = [n for n in call.numbers if storages.is_fresh(n) or log.operations[n].overwritten is not None]

@@ -343,16 +343,20 @@ MARKERS = {
 Arguments = tuple[tuple[Any, ...], tuple[str, ...], int]
 
 
+_NO_VIEW: Arguments = (), (), -1
+_COMPARED = 1 << 22  # elements; of larger tensors the places are not compared one by one
+
+
 def view_of(tensor: Tensor, other: Tensor) -> Arguments:
     """The arguments of a view of `other` that equals `tensor`: shape, strides and distance in elements.
 
     Empty arguments if there is no such view: `tensor` reaches memory outside `other`, or one of them has no readable memory.
     """
     if tensor.dtype != other.dtype or not is_inside(tensor, other):
-        return (), (), -1
+        return _NO_VIEW
     distance, rest = divmod(tensor.data_ptr() - other.data_ptr(), tensor.element_size())
     if rest:
-        return (), (), -1
+        return _NO_VIEW
     return (TENSOR, tuple(tensor.shape), tensor.stride(), distance), (), -1
 
 
@@ -364,6 +368,22 @@ def is_inside(tensor: Tensor, other: Tensor) -> bool:
     low, high, _ = extent(other)
     first, lowest = tensor.untyped_storage().data_ptr(), other.untyped_storage().data_ptr()
     return lowest + low <= first + start and first + stop <= lowest + high
+
+
+def has_all_elements(other: Tensor, tensor: Tensor) -> bool:
+    """True if all elements of `tensor`, which lies within the memory of `other`, are elements of `other`."""
+    size = other.element_size()
+    start, stop, _ = extent(other)
+    if stop - start == other.numel() * size or tensor.dtype != other.dtype or max(other.numel(), tensor.numel()) > _COMPARED:
+        return True
+    places = [torch.zeros(one.shape, dtype=torch.int64, device="cpu") for one in (other, tensor)]
+    for one, place in zip((other, tensor), places, strict=True):
+        place += one.data_ptr() // size
+        for dim, step in enumerate(one.stride()):
+            place += (torch.arange(one.shape[dim], device="cpu") * step).view(
+                [-1 if at == dim else 1 for at in range(one.dim())]
+            )
+    return bool(torch.isin(places[1], places[0]).all())
 
 
 # Finds the origin of tensors that no watched call made.
@@ -469,9 +489,27 @@ class Explainer:
         if twins:
             return self._table.point(tensor, max(n for n, _ in twins), storage)
         number, relative = max(relatives, key=lambda pair: (is_inside(tensor, pair[1]), pair[0]))
-        if storage not in self._table.last_write and not is_inside(tensor, relative) and all(map(self._is_given, relatives)):
-            return None  # a tensor from outside the pass, and only a part of it was given to the model
-        return self._view(tensor, storage, number, relative)
+        around = next(filter(None, (self._apart(tensor, *one) for one in relatives)), None)
+        if is_inside(tensor, relative) and (around is None or has_all_elements(relative, tensor)):
+            return self._view(tensor, storage, number, relative)
+        if storage not in self._table.last_write and all(map(self._is_given, relatives)):
+            return None  # a tensor from outside, a part of which was given to the model
+        entry = self._view(tensor, storage, number, relative, is_whole=False)
+        if around is not None:
+            self._log.detail(entry.number).home = around
+        return entry
+
+    def _apart(self, tensor: Tensor, number: int, relative: Tensor) -> tuple[int, int] | None:
+        """If `relative` is an input or source: its number, and how many elements after it `tensor` begins."""
+        while number >= 0 and (slot := self._log.operations[number].overwritten) is not None:
+            number = self._log.operations[number].parents[slot]
+        given = Origin.INPUT, Origin.SOURCE
+        if number < 0 or self._log.operations[number].origin not in given or type(tensor) is not Tensor:
+            return None
+        if tensor.dtype != relative.dtype or not (has_bytes(tensor) and has_bytes(relative)):
+            return None
+        distance, rest = divmod(tensor.data_ptr() - relative.data_ptr(), tensor.element_size())
+        return (number, distance) if not rest else None
 
     def _is_given(self, relative: tuple[int, Tensor]) -> bool:
         """True for a plain tensor that comes from outside the pass: no call made it."""
@@ -480,10 +518,15 @@ class Explainer:
             number < 0 or self._log.operations[number].origin in (Origin.INPUT, Origin.SOURCE)
         )
 
-    def _view(self, tensor: Tensor, storage: int | None, number: int, relative: Tensor) -> Entry:
-        """A new record for a tensor in the memory of a recorded tensor; it depends on writes there since."""
+    def _view(self, tensor: Tensor, storage: int | None, number: int, relative: Tensor, *, is_whole: bool = True) -> Entry:
+        """A new record for a tensor in the memory of a recorded tensor; it depends on writes there since.
+
+        If it is not whole in that memory, it cannot be made as a view of that tensor.
+        """
         since = self._table.writes_since(tensor, number) if self._table.last_write else ()
-        entry = self._recorder.write(MARKERS[Origin.ALIAS], (number,), tensor, storage, view_of(tensor, relative))
+        entry = self._recorder.write(
+            MARKERS[Origin.ALIAS], (number,), tensor, storage, view_of(tensor, relative) if is_whole else _NO_VIEW
+        )
         if since:
             self._log.detail(entry.number).also = tuple(since)
         return entry

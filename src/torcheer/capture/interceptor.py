@@ -697,8 +697,9 @@ class Interceptor(TorchFunctionMode):
         if self._collectives is not None and self._collectives.ran() and not function.is_collective:
             details = details or Details()
             details.is_collective = True
+        site = self.sites.at(frame)  # before the module: the search may end calls
         module = self._stack[-1].number if self._stack else -1
-        call = (function_number, outline, names, module, self.sites.at(frame), started, elapsed)
+        call = (function_number, outline, names, module, site, started, elapsed)
         with DisableTorchFunction() if self._is_nested else _NOTHING:
             self._writer.write(function, call, parents, result, written, details)
         if function.takes_memory:

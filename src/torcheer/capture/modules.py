@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, filterfalse
 from threading import current_thread, get_ident
@@ -56,6 +55,7 @@ class ModuleWatcher:
         self._forwards: dict[type, Forward] = {}
         self._others: dict[type, Other] = {}  # class -> placeholder for arguments that are not tensors
         self._running = [sites.forward]  # the forwards of the running modules
+        self._frames: list[FrameType] = []  # torch's frames of the running calls
         self._exits = 0
         self._switches = switches_here()
 
@@ -101,10 +101,13 @@ class ModuleWatcher:
     @cleaning
     def watching(self) -> Iterator[None]:
         """Inside this block, every module call of this thread is watched."""
+        self.sites.when_elsewhere = self.cut_short
         with global_module_hooks(self._enter, self._exit):
             yield
         self._registered.clear()
         self._known.clear()
+        self._frames.clear()
+        self.sites.call = self.sites.when_elsewhere = None  # they refer back to this object, and to tensors
 
     def _enter(self, module: Module, args: tuple[Any, ...]) -> None:
         if get_ident() != self._thread:
@@ -123,14 +126,14 @@ class ModuleWatcher:
         if log.is_recording and not recorder.stack:
             self._take_inputs(args, sys._getframe(1))
         registered.calls = count = registered.calls + 1
-        stack = recorder.stack
-        outer = stack[-1] if stack else None
         address, name = registered.address, registered.class_name
-        frame = sys._getframe(1)
+        own = frame = sys._getframe(1)
         while id(frame.f_code) in MODULE_CALL and (caller := frame.f_back) is not None:
-            frame = caller
+            own, frame = frame, caller
         known = sites.forward.direct.get(frame.f_lasti) if frame.f_code is sites.forward.code else None
         site = log.sites[known] if known is not None else sites.around(frame)
+        stack = recorder.stack  # after the site, whose search may end calls
+        outer = stack[-1] if stack else None
         try:
             training = module.training
         except AttributeError:  # frozen TorchScript
@@ -157,8 +160,11 @@ class ModuleWatcher:
         stack.append(call)
         recorder.running.append(module)
         forward = self._forwards.get(cls) or self._forward_code(cls)
+        if forward in self._running:  # inside itself: its code does not tell which of the two calls runs
+            forward = Forward(None, forward.decides)
         self._running.append(forward)
-        sites.forward = forward
+        self._frames.append(own)
+        sites.forward, sites.call = forward, own
         if forward.decides is not None and is_about_to_fuse(module, forward.decides, args, sys._getframe(1)):
             watch_fused(module, self.interceptor)
         call.started = now()
@@ -198,17 +204,16 @@ class ModuleWatcher:
             return
         if self._switches:
             leave(module)
-        if running[-1] is module:
-            running.pop()
-        elif any(module is m for m in running):
-            while running[-1] is not module:
-                self._cut_short()
-            running.pop()
-        else:
+        times = sum([module is one for one in running])
+        if not times:
             return
+        if times > 1:
+            self.cut_short(sys._getframe(1))
+        while running[-1] is not module:
+            self._cut_short()
+        running.pop()
         call = recorder.stack.pop()
-        self._running.pop()
-        self.sites.forward = self._running[-1]
+        self._leave()
         call.elapsed = ended - call.started
         self._exits = call.exit = self._exits + 1
         selection = recorder.keeper.selection
@@ -235,30 +240,30 @@ class ModuleWatcher:
         if selection is not None and call.outputs and selection.leaving(call):
             self._keep_late(call.outputs, tensors_in(result))
 
+    def _leave(self) -> None:
+        self._running.pop()
+        self._frames.pop()
+        self.sites.forward, self.sites.call = self._running[-1], self._frames[-1] if self._frames else None
+
     def _cut_short(self) -> None:
         """End the latest call, which an interrupt left without an exit: torch calls hooks for an `Exception` alone."""
         self.recorder.running.pop()
-        self._running.pop()
+        self._leave()
         call = self.recorder.stack.pop()
         self._exits = call.exit = self._exits + 1
         call.elapsed, call.end = now() - call.started, len(self.log.rows)
 
-    def cut_short(self) -> None:
-        """End the calls that an inner pass began and left by an interrupt, as `activation` does where it has its values."""
-        active: Counter[tuple[int, int]] = Counter()  # frames by module and code: a call has at most one of each
-        frame: FrameType | None = sys._getframe(1)
+    def cut_short(self, frame: FrameType | None) -> None:
+        """End the latest calls that are not among the callers of `frame`.
+
+        They were left by an interrupt that the model caught, or that `activation` raised where it had its values.
+        """
+        active = set()
         while frame is not None:
-            if id(frame.f_code) in MODULE_CALL:
-                active[id(frame.f_locals.get("self")), id(frame.f_code)] += 1
+            active.add(id(frame))
             frame = frame.f_back
-        running = self.recorder.running
-        while running:
-            last = running[-1]
-            if sum(module is last for module in running) <= max(active[id(last), code] for code in MODULE_CALL):
-                break
+        while self._frames and id(self._frames[-1]) not in active:
             self._cut_short()
-        if running:
-            self.sites.forward = self._running[-1]
 
     def _take_inputs(self, args: tuple[Any, ...], frame: FrameType) -> None:
         """In `recording()`, arguments of a model that the user's code calls are inputs."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from time import perf_counter
@@ -159,7 +160,7 @@ class Session(Managed["Session"]):
     def expect_restoring(self, restorer: StateRestorer) -> None:
         """Called when a pass inside this recording ends: its writes are about to be undone, which no watched call does."""
         if self.watcher.is_here():
-            self.watcher.cut_short()
+            self.watcher.cut_short(sys._getframe())
             for storage in restorer.written_storages():
                 self.keeper.before_write(storage)
             for tensor in restorer.backed_up:

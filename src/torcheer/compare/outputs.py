@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Number
 from typing import Any
 
@@ -33,6 +33,7 @@ from .measures import (
     tolerance_of,
 )
 from .steps import Side
+from .unrounded import differences_unrounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +148,11 @@ class FewBits:
     spread: float
     most: float
     steps: float | None  # None if it includes roundings of earlier operations, after which small values have large errors
+    differs_unrounded: bool = False  # True if the models differ even where no value is rounded to few bits
 
     @property
     def is_beyond(self) -> bool:
-        return self.spread > self.most or (self.steps is not None and self.steps > 1)
+        return self.differs_unrounded or self.spread > self.most or (self.steps is not None and self.steps > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +260,28 @@ def compared_outputs(alignment: Alignment, rows: list[ComparedOperation], tolera
                 allowed, of_all = most_by_rounding(torch.finfo(dtype).eps, times)
                 few_bits = _few_bits(row, dtype, of_all, times)
             found.append(ComparedOutput(row, error, allowed if tolerance is None else tolerance, few_bits))
-    return found
+    return _judged_unrounded(alignment, found)
+
+
+def _judged_unrounded(alignment: Alignment, outputs: list[ComparedOutput]) -> list[ComparedOutput]:
+    """The outputs; what rounding to few bits seems to explain is compared without these roundings, where that is possible."""
+    judged = [one for one in outputs if one.few_bits is not None and not one.is_beyond and not _is_same(one.row)]
+    if not judged:
+        return outputs
+    pairs = [(one.row.a._number, one.row.b._number) for one in judged]
+    apart = differences_unrounded(alignment, pairs)
+    allowed = [_rounding(side, range(len(side.log.operations))) for side in (alignment.a, alignment.b)]
+    beyond = {
+        theirs
+        for ours, theirs in pairs
+        if theirs in apart and apart[theirs].relative > max(allowed[0][ours], allowed[1][theirs])
+    }
+    return [
+        replace(one, few_bits=replace(one.few_bits, differs_unrounded=True))
+        if one.few_bits is not None and one.row.b._number in beyond
+        else one
+        for one in outputs
+    ]
 
 
 def _is_same(row: ComparedOperation) -> bool:

@@ -2,7 +2,8 @@
 
 Both logs are run twice, with different numbers in all uninitialised memory. Elements that then differ depend on it. If elements
 still differ between the logs, both are run with NaN, infinity and the extreme numbers of the dtype there: `torch.empty(3) * 0`
-is NaN where the memory has NaN.
+is NaN where the memory has NaN. An element that depends on those alone is not compared if it is not finite in one of the logs,
+or if both models have the same value for the same numbers in memory, as after `torch.nan_to_num`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .._torch.internals import DisableTorchFunction
 from ..log.records import OperationRecord
 from ..replay.machine import is_uninitialised
 from .alignment import Alignment
-from .measures import difference, is_measurable
+from .measures import difference, is_measurable, tolerance_of
 from .own_error import Observer, run_side
 from .steps import Side
 
@@ -90,14 +91,20 @@ def ignore_uninitialised(alignment: Alignment) -> None:
     pairs = [(one, other) for other, one in alignment.of_b.items() if one in after[0] or other in after[1]]
     pairs = [pair for pair in pairs if _may_differ(alignment, pair[1])]
     for turns in (_ORDINARY, _SPECIAL):
-        for place, side in enumerate(sides):
-            wanted = {pair[place]: pair[1] for pair in pairs if pair[place] in after[place]}
-            for number, ignored in _unwritten(side, turns, set(wanted)).items():
-                other = wanted[number]
+        runs = [
+            _values(side, turns, {pair[place] for pair in pairs if pair[place] in after[place]})
+            for place, side in enumerate(sides)
+        ]
+        for ours, theirs in pairs:
+            for values in (runs[0].get(ours, []), runs[1].get(theirs, [])):
+                ignored = _varying(values)
+                if ignored is None:
+                    continue
                 if turns != _ORDINARY:
-                    ignored &= _may_be_special(alignment, other).to(ignored.device)
-                known = alignment.ignored.get(other)
-                alignment.ignored[other] = ignored if known is None else known | ignored.to(known.device)
+                    alike = _alike(runs[0].get(ours, []), runs[1].get(theirs, []))
+                    ignored &= (_may_be_special(alignment, theirs).to(ignored.device)) | (alike if alike is not None else False)
+                known = alignment.ignored.get(theirs)
+                alignment.ignored[theirs] = ignored if known is None else known | ignored.to(known.device)
         pairs = [pair for pair in pairs if _still_differs(alignment, *pair)]
 
 
@@ -146,18 +153,34 @@ def _after_uninitialised(side: Side) -> set[int]:
     return found
 
 
-def _unwritten(side: Side, turns: tuple[int, ...], wanted: set[int]) -> dict[int, Tensor]:
-    """Maps operations to a mask of their elements that depend on uninitialised memory, if there are such elements."""
+def _values(side: Side, turns: tuple[int, ...], wanted: set[int]) -> dict[int, list[Tensor]]:
+    """For each operation: its value in each turn, if every turn has one."""
     if not wanted:
         return {}
     runs = [_FillMemory(side, turn, wanted) for turn in turns]
     for run in runs:
         run_side(side, run, {})
-    found: dict[int, Tensor] = {}
-    for number, one in runs[0].values.items():
-        for run in runs[1:]:
-            other = run.values.get(number)
-            if other is not None and (apart := difference(one, other)) is not None and not apart.is_none:
-                differs = (one != other) & ~(one.isnan() & other.isnan())
-                found[number] = differs | found[number] if number in found else differs
+    return {number: [run.values[number] for run in runs] for number in wanted if all(number in run.values for run in runs)}
+
+
+def _varying(values: list[Tensor]) -> Tensor | None:
+    """A mask of the elements that differ between turns; None if none does."""
+    found: Tensor | None = None
+    for other in values[1:]:
+        apart = difference(values[0], other)
+        if apart is not None and not apart.is_none:
+            differs = (values[0] != other) & ~(values[0].isnan() & other.isnan())
+            found = differs if found is None else differs | found
     return found
+
+
+def _alike(ours: list[Tensor], theirs: list[Tensor]) -> Tensor | None:
+    """A mask of the elements that both models have alike in every turn, with the same numbers in memory; None if unknown."""
+    if not ours or len(ours) != len(theirs) or ours[0].shape != theirs[0].shape:
+        return None
+    alike = torch.ones_like(ours[0], dtype=torch.bool)
+    for one, other in zip(ours, theirs, strict=True):
+        near = tolerance_of(one.dtype, other.dtype)
+        wide = torch.promote_types(one.dtype, other.dtype)
+        alike &= torch.isclose(one.to(wide), other.to(one.device, wide), rtol=near, atol=0.0, equal_nan=True)
+    return alike

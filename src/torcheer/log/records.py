@@ -496,7 +496,8 @@ class Details:
 
     `also`: operations that wrote to an argument's memory through another view. `mutated`: the argument slots that the call
     wrote to. `held`: by slot, arguments whose value no record holds. `home`, for an input that is a view of a parameter or
-    buffer: the (negative) number of the parameter or buffer, and the offset in elements.
+    buffer: the (negative) number of the parameter or buffer, and the offset in elements; for an alias that an input or
+    source contains only a part of: the number of that record, and the offset.
     """
 
     call: int = -1  # the first record of a call that made several tensors

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -206,6 +206,10 @@ class Machine:
         self._together = SharedInputs(self._values_given())
         self._last_use = _last_uses(log, self._reads)
         self._homes = _homes(log)
+        self._reaching = _reaching(log)
+        self._around: dict[int, Tensor] = {}  # by input or source: its memory with what aliases reach around it
+        self._known: dict[int, Tensor] = {}  # for the same: which elements have their values
+        self._first: dict[int, int] = {}  # for the same: where that memory begins, in elements after the input
 
     def run(self) -> None:
         """Make every call again, from the recorded random state. Afterwards the thread's random state is as before."""
@@ -229,10 +233,12 @@ class Machine:
 
     def _step(self, numbers: range) -> None:
         record = self.log.operations[numbers[0]]
-        if given_because(record) is not None:
+        if record.origin is Origin.ALIAS and record.details.home is not None and record.details.home[0] in self._around:
+            self._settle(record.number, self._reaches(record, *record.details.home))
+        elif given_because(record) is not None:
             self._give(record, numbers)
         elif record.origin is Origin.INPUT:
-            self._settle(record.number, self._input(record))
+            self._settle(record.number, self._with_room(record.number, self._input(record)))
         elif record.origin is Origin.OUTPUT:
             self._settle(record.number, self._argument(record.parents[0], record.number))
         elif record.origin is Origin.ALIAS:
@@ -257,6 +263,8 @@ class Machine:
             self._observer.before_given(record, list(written.values()))
         for number in numbers:
             value, slot = self._given(number), self.log.operations[number].overwritten
+            if record.origin is Origin.SOURCE:
+                value = self._with_room(number, value)
             if slot in written and slot is not None:
                 value = _written_into(written[slot], value)
             self._settle(number, value)
@@ -282,6 +290,39 @@ class Machine:
         if record.details.home is not None:
             return self._part_of_state(record, *record.details.home)
         return self._argument(record.parents[0]) if record.parents else self._given(record.number)
+
+    def _with_room(self, number: int, value: Any) -> Any:
+        """The tensor of an input or source; if aliases reach beyond its memory, in memory that has room for them."""
+        reaching = self._reaching.get(number)
+        if reaching is None or number in self._inputs or not is_plain_memory(value):
+            return value
+        spans = [_span(value.shape, value.stride(), 0)]
+        for alias_number, distance in reaching:
+            kept = self._given(alias_number)
+            spans.append(_span(kept.shape, kept.stride(), distance))
+        first, last = min(low for low, _ in spans), max(high for _, high in spans)
+        if last - first > _MOST_GROWTH * sum(high - low for low, high in spans):
+            return value
+        with DisableTorchFunction(), torch.no_grad():
+            whole = value.new_zeros(last - first)
+            known = torch.zeros(last - first, dtype=torch.bool, device=value.device)
+            fresh = whole.as_strided(value.shape, value.stride(), -first)
+            fresh.copy_(value)
+            known.as_strided(value.shape, value.stride(), -first).fill_(True)
+        self._around[number], self._known[number] = whole, known
+        self._first[number] = first
+        return fresh.detach()
+
+    def _reaches(self, record: OperationRecord, number: int, distance: int) -> Tensor:
+        """An alias that an input or source contains only a part of. What lies outside has the kept values."""
+        kept = self._given(record.number)
+        place = tuple(kept.shape), kept.stride(), distance - self._first[number]
+        with DisableTorchFunction(), torch.no_grad():
+            value = self._around[number].detach().as_strided(*place)
+            known = self._known[number].as_strided(*place)
+            value.data.copy_(torch.where(known, value, kept))
+            known.fill_(True)
+            return value.detach()
 
     def _part_of_state(self, record: OperationRecord, state: int, distance: int) -> Tensor:
         """An input that is a view of a parameter or buffer: a write to either reaches the other."""
@@ -526,6 +567,22 @@ def _homes(log: Log) -> dict[int, torch.device]:
             if parent < 0:
                 found.setdefault(parent, facts[2])
     return found
+
+
+def _reaching(log: Log) -> dict[int, list[tuple[int, int]]]:
+    """By input or source: the aliases that reach beyond its memory, and how many elements after it they begin."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for number, details in log.details.items():
+        if details.home is not None and details.home[0] >= 0:
+            found.setdefault(details.home[0], []).append((number, details.home[1]))
+    return found
+
+
+def _span(shape: Sequence[int], strides: Sequence[int], distance: int) -> tuple[int, int]:
+    """The elements that a tensor spans: the first, and the one after the last."""
+    if 0 in shape:
+        return distance, distance
+    return distance, distance + 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
 
 
 def _last_uses(log: Log, reads: Iterable[PythonReadRecord]) -> dict[int, list[int]]:

@@ -6,8 +6,10 @@ Afterwards the model, its inputs and the random states are as they were.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable
 from threading import get_ident
+from types import FrameType
 from typing import Any
 
 from torch import Tensor
@@ -53,7 +55,7 @@ class HookWatch:
         self._check = check
         self._begun = 0
         self._thread = get_ident()
-        self._running: list[tuple[Module, ModuleCall | None, int]] = []
+        self._running: list[tuple[FrameType, ModuleCall | None, int]] = []  # by the frame that calls the hooks
 
     def watching(self) -> contextlib.AbstractContextManager[None]:
         """A context in which every module call of this thread is watched."""
@@ -61,6 +63,7 @@ class HookWatch:
 
     def finish(self) -> None:
         """Called after the pass: check that the hooks saw as many calls as were logged."""
+        self._running.clear()
         if self._begun != len(self._log.modules):
             self._check.disagree(
                 "the module calls", f"{len(self._log.modules)} were logged, plain hooks saw {self._begun}", None
@@ -68,15 +71,15 @@ class HookWatch:
 
     def _enter(self, module: Module, args: tuple[Any, ...]) -> None:
         with untraced():  # a model that traces itself would trace the comparison
-            self._begin(module, args)
+            self._begin(module, args, sys._getframe(1))
 
-    def _begin(self, module: Module, args: tuple[Any, ...]) -> None:
+    def _begin(self, module: Module, args: tuple[Any, ...], frame: FrameType) -> None:
         if get_ident() != self._thread or wrapped_module(module) is not None:
             return  # a log has no modules that ran on other threads
         call = self._log.modules[self._begun] if self._begun < len(self._log.modules) else None
         self._begun += 1
         given = _each(args)
-        self._running.append((module, call, len(given)))
+        self._running.append((frame, call, len(given)))
         if call is not None:
             address = self._addresses.get(id(module), call.address)
             if address != call.address:
@@ -84,8 +87,11 @@ class HookWatch:
             self._compare(call, "input", call.inputs[: len(given)], given, holds_set(args))
 
     def _exit(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if get_ident() != self._thread or not self._running or self._running[-1][0] is not module:
+        frame = sys._getframe(1)
+        if get_ident() != self._thread or all(frame is not begun for begun, *_ in self._running):
             return
+        while self._running[-1][0] is not frame:
+            self._running.pop()  # a call that raised has no end
         _, call, positional = self._running.pop()
         with untraced():
             self._end(call, positional, kwargs, result)

@@ -188,8 +188,8 @@ class LogReader:
             held = lists(written["held"], "the arguments", "an argument")
             details.held = {number(slot, "a slot", 0, 1 << 20): self._held(name) for slot, name in held}
         if "home" in written:
-            state = number(written["home"], "a parameter or buffer", -len(self.log.states), 0)
-            details.home = state, number(written.get("distance", 0), "a distance")
+            home = number(written["home"], "memory that is shared", -len(self.log.states), place)
+            details.home = home, number(written.get("distance", 0), "a distance", -LARGEST)
         details.changed = text(written.get("changed", ""), "a change")
         for name in items(written.get("is", []), "the details"):
             if name in DETAIL_FLAGS:

@@ -1,6 +1,6 @@
 # make demo   set everything up, log models that ship with the package, and train a small one under an Xray
 # make test   set everything up and run lint, types, the import contract and the tests
-# make zoo    set everything up and prove the logs of some hundred models (40 minutes), writing build/zoo.json
+# make zoo    set everything up, prove the logs of some hundred models and diagnose them (50 minutes), writing build/zoo.json
 # make operators set everything up, log and prove every operator of torch's own database (3 minutes), writing build/operators.json
 # make sweeps set everything up and try everything of which the tests try one of each kind (ten minutes)
 # make interrupts set everything up and interrupt the calls of the library at every line, by a signal (two hours)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from torcheer.log.records import BackwardRecord
-from zoo.cases import QUICK, all_cases, named
-from zoo.checking import check
+from zoo.cases import QUICK, TYPICAL, all_cases, named
+from zoo.checking import UNHEALTHY, check, diagnose
 from zoo.gradients import NothingToCompare, compare_gradients
 
 # Every mode and every type of each case, but not every pair of them.
@@ -45,6 +46,26 @@ def test_a_model_without_gradients_is_told_from_one_with_wrong_ones(monkeypatch)
     assert "it differs by up to 1" in str(compare_gradients(lstm.make).problem)
     monkeypatch.setattr(BackwardRecord, "let_go", lambda self: self.gradients.clear())
     assert "it is missing" in str(compare_gradients(lstm.make).problem)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("case", [case for case in named(*TYPICAL) if "eval" in case.modes], ids=lambda case: case.name)
+def test_a_healthy_model_is_called_healthy(case):
+    for dtype in case.dtypes:
+        problem = diagnose(case.name, *case.make("eval", dtype))
+        assert problem is None, problem
+
+
+def test_unhealthy_programs_are_cases_of_the_zoo():
+    assert UNHEALTHY.keys() <= {case.name for case in all_cases()}
+
+
+def test_a_false_alarm_and_a_missed_fault_are_told(monkeypatch):
+    model, value = nn.Sequential(nn.Linear(4, 4), nn.Softmax(dim=0)).eval(), (torch.randn(8, 4),)
+    assert "softmax" in str(diagnose("a softmax over the batch", model, value, {}))
+    monkeypatch.setitem(UNHEALTHY, "a softmax over the batch", {"softmax axis": "it is planted"})
+    assert diagnose("a softmax over the batch", model, value, {}) is None
+    assert "no finding" in str(diagnose("a softmax over the batch", model[:1], value, {}))
 
 
 def test_the_zoo_is_wide():

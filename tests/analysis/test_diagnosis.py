@@ -240,7 +240,7 @@ PLANTED = {
         "warning",
     ),
     "saturated units": (
-        (lambda p, x: torch.tanh(1000 * x + 50), (MANY,)),
+        (lambda p, x: torch.tanh(1000 * x + 50) * 2, (MANY,)),
         (lambda p, x: torch.tanh(x), (MANY,)),
         {},
         "warning",
@@ -579,3 +579,38 @@ def test_the_command_prints_json_and_takes_a_saved_history(models, capsys, tmp_p
     torcheer.log_forward_pass(lambda x: torch.log(x - 10), torch.rand(3, 4)).save(tmp_path / "run.safetensors")
     assert main(["check", "run.safetensors", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["findings"][0]["kind"] == told["findings"][0]["kind"] == "nonfinite"
+
+
+@pytest.mark.parametrize("is_deep", [False, True])
+def test_an_output_that_is_constant_because_a_weight_is_zero_is_a_note_as_at_an_initialisation(is_deep):
+    head = nn.Linear(8, 3)
+    nn.init.zeros_(head.weight)
+    model = nn.Sequential(nn.Linear(8, 8), head, *([nn.Tanh(), nn.Linear(3, 3)] if is_deep else [])).eval()
+    (found,) = torcheer.diagnose(model, X).of("constant output")
+    assert found.severity == "note"
+    assert "1.weight is 0 throughout" in found.message
+
+
+def test_a_bias_of_zeros_is_no_reason_for_a_constant_output():
+    layer = nn.Linear(8, 3)
+    nn.init.zeros_(layer.bias)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.place = layer, nn.Parameter(torch.zeros(8))
+
+        def forward(self, x):
+            return self.layer(x * 0 + self.place)
+
+    (found,) = torcheer.diagnose(Model().eval(), X).of("constant output")
+    assert found.severity == "warning"
+
+
+def test_a_saturated_result_is_a_model_that_is_sure_and_untrained_norms_say_nothing_about_scale():
+    def severities(function, *parts):
+        return [one.severity for one in diagnosis(function, MANY, parts=parts).of("saturated units")]
+
+    assert severities(lambda p, x: torch.sigmoid(1000 * x + 5000)) == ["note"]
+    assert severities(lambda p, x: torch.sigmoid(1000 * x + 5000) * x) == ["warning"]
+    assert severities(lambda p, x: torch.sigmoid(1000 * p[0](x) + 5000) * x, nn.BatchNorm1d(8)) == ["note"]

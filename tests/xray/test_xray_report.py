@@ -505,9 +505,18 @@ def test_what_is_not_finite_has_a_strong_color_and_is_told(tmp_path, page):
     move_to(page, 2)
     assert "no value is finite" in page.inner_text("#histogram-about")
     assert page.inner_text("#numbers").split()[:2] == ["mean", "none"]
-    page.get_by_text("Values are not finite from step 1 on").click()
+    page.locator("#findings button").click()
     settled(page)
     assert page.inner_text("#step b") == "Step 1"
+    move_to(page, 0)
+    assert page.inner_text("#findings").strip() == "Nothing stands out at step 0"
+    assert page.locator("#over-time .now").count() == 0
+    page.click("#over-time summary")
+    assert page.inner_text("#over-time summary") == "1 finding over the run"
+    page.locator("#over-time button").click()
+    settled(page)
+    assert page.inner_text("#step b") == "Step 1"
+    assert page.locator("#over-time .now").count() == 1
 
 
 def test_a_click_on_the_map_shows_that_layer_at_that_step(run, report, page):

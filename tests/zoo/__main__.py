@@ -1,4 +1,5 @@
-"""Goes through the zoo: one line per run, totals, `build/zoo.json`; fails when a log is wrong.
+"""Goes through the zoo: one line per run, totals, `build/zoo.json`; fails when a log is wrong, or when a
+diagnosis finds something wrong with a healthy model.
 
 PYTHONPATH=tests python -m zoo [--quick] [--family transformers] [--only gpt2] [--fast] [--gradients]
 """
@@ -23,7 +24,7 @@ import torch
 import torchvision_operators
 
 from .cases import QUICK, Case, Mode, Unavailable, all_cases, named
-from .checking import check
+from .checking import check, diagnose
 from .gradients import NothingToCompare, compare_gradients
 
 RESULTS = Path("build/zoo.json")
@@ -75,7 +76,7 @@ def time_limit(seconds: int) -> Iterator[None]:
 
 
 def run(case: Case, mode: Mode, dtype: torch.dtype, *, forward: bool = True, limit: int = LIMIT_S) -> Result:
-    """Build and check one case, forward and backward; whatever it raises is its result."""
+    """Build and check one case, forward and backward, and diagnose it in evaluation; whatever it raises is its result."""
     operations = gradients = unsteady = 0
     outcome, reason, without = "ok", "", ""
     started = between = time.perf_counter()
@@ -84,6 +85,8 @@ def run(case: Case, mode: Mode, dtype: torch.dtype, *, forward: bool = True, lim
             problem = None
             if forward:
                 operations, problem = check(*case.make(mode, dtype))
+                if problem is None and mode == "eval":
+                    problem = diagnose(case.name, *case.make(mode, dtype))
             between = time.perf_counter()
             if problem is None:
                 try:

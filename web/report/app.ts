@@ -10,7 +10,7 @@ import type { Run, Series } from "./data/run";
 import type { Guide, Part, State } from "./guide";
 import { Charts } from "./parts/charts";
 import { Gallery } from "./parts/gallery";
-import { fillHead } from "./parts/head";
+import { Head } from "./parts/head";
 import { Inspector } from "./parts/inspector";
 import { Overview } from "./parts/overview";
 import { TimeBar, firstMetric } from "./parts/time";
@@ -51,11 +51,11 @@ export class App implements Guide {
     const grids = gridsOf(run);
     this.album = new Album(textOf, () => this.redraw());
     this.state = firstState(run, grids[0]?.measure.id ?? "");
-    fillHead(this);
+    const head = new Head(this);
     this.time = new TimeBar(this);
     this.overview = new Overview(this, grids);
     this.inspector = new Inspector(this);
-    this.parts = [this.time, this.overview, this.inspector, new Charts(this), new Gallery(this)];
+    this.parts = [head, this.time, this.overview, this.inspector, new Charts(this), new Gallery(this)];
     this.listen();
     this.useTheme(theme);
   }

@@ -62,7 +62,8 @@ def find_dead_units(checkup: Checkup) -> Iterator[Finding]:
 
 
 def find_saturated_units(checkup: Checkup) -> Iterator[Finding]:
-    """Finds results of tanh and sigmoid that are nearly all at the ends of their range, where the gradient is nearly 0."""
+    """Results of tanh and sigmoid that are nearly all at the ends of their range, where the gradient is nearly 0."""
+    results = {checkup.origin_of(number) for number in checkup.ends}  # a result at an end is a model that is sure
     for number, reading in checkup.readable():
         name = checkup.name(number)
         if name not in ("tanh", "sigmoid") or reading.nonfinite or reading.count < _FEW_POSITIONS:
@@ -75,7 +76,8 @@ def find_saturated_units(checkup: Checkup) -> Iterator[Finding]:
             count = int(ends.sum())
         if count < _MANY * reading.count:
             continue
-        severity: Severity = "warning" if count >= _NEARLY_ALL * reading.count else "note"
+        is_fault = count >= _NEARLY_ALL * reading.count and number not in results and not checkup.has_untrained_norms
+        severity: Severity = "warning" if is_fault else "note"
         yield checkup.find(
             "saturated units",
             severity,
@@ -313,13 +315,40 @@ def find_constant_outputs(checkup: Checkup) -> Iterator[Finding]:
         is_all = len(constant) == judged
         reading = checkup.reading(number)
         what = "0 everywhere" if reading is not None and reading.largest == 0 else "the same for every sample"
+        zero = _zero_factor(checkup, number, batch)
+        why = f": {zero} is 0 throughout, as some initialisations make it" if zero else ""
         yield checkup.find(
             "constant output",
-            "warning" if is_all and not checkup.has_untrained_norms else "note",
-            f"the output {checkup.label(number)} is {what}, although the {batch} samples differ",
+            "warning" if is_all and not checkup.has_untrained_norms and not zero else "note",
+            f"the output {checkup.label(number)} is {what}, although the {batch} samples differ{why}",
             number,
             batch=batch,
         )
+
+
+_SUMS = frozenset("add sub rsub cat concat concatenate stack hstack vstack where embedding".split())
+
+
+def _zero_factor(checkup: Checkup, number: int, batch: int) -> str:
+    """The name of a parameter of zeros that makes an output constant, where it becomes constant; "" if there is none."""
+    waiting, seen = [number], {number}
+    while waiting:
+        one = waiting.pop()
+        is_product = checkup.name(one) not in _SUMS  # zeros in a sum make nothing constant
+        for parent in checkup.record(one).parents:
+            if parent >= 0:
+                value = checkup.value(parent)
+                is_constant = value is not None and value.dim() >= 1 and (value.shape[0] != batch or _is_same_for_all(value))
+                if parent not in seen and is_constant and checkup.is_from_input(parent):
+                    seen.add(parent)
+                    waiting.append(parent)
+                continue
+            name, reading = checkup.label(parent), checkup.reading(parent)
+            is_other = not checkup.index.state(parent).is_parameter or name.rpartition(".")[2] == "bias"
+            is_zero = reading is not None and reading.count > 0 and reading.largest == reading.nonfinite == 0
+            if is_product and is_zero and not is_other:
+                return name
+    return ""
 
 
 def _samples_differ(checkup: Checkup, batch: int) -> bool:

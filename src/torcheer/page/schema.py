@@ -258,7 +258,8 @@ REPORT: dict[str, Part] = {
         "pictures": PageKey("number[]", "the snapshots that have pictures"),
         "stride": PageKey("number", "the step between the kept pixels, filters, or rows and columns of a matrix"),
         "unreadable": PageKey("number[]", "the snapshots with unreadable pictures"),
-        "findings": PageKey("Finding[]", "list of Finding: what stands out in the run"),
+        "dead": PageKey("number", "the part of a layer's units from which dead units are a finding"),
+        "findings": PageKey("Finding[]", "list of Finding: everything that stood out in the run"),
         "series": PageKey("SeriesFacts[]", "list of Series: those with pictures first"),
     },
     "finding": {
@@ -266,7 +267,8 @@ REPORT: dict[str, Part] = {
         "text": PageKey("string", "a sentence"),
         "about": PageKey("string", "what more there is to say", ""),
         "series": PageKey("number | null", "which one of `series` it is about", None),
-        "at": PageKey("number | null", "the snapshot it is about", None),
+        "at": PageKey("number | null", "the snapshot from which it holds", None),
+        "until": PageKey("number | null", "the last snapshot at which it holds", None),
     },
     "series": {
         "layer": PageKey("number", "one of `layers`"),

@@ -1,25 +1,33 @@
-"""Finds what stands out in a training, at its end or at any snapshot, and says it in a few sentences."""
+"""Finds what stands out in a training, in a few sentences: at any snapshot, and over the whole run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from .._text import plural
+from ..errors import InvalidArgument
 from ..pictures import clean
-from .records import WORDS
+from .records import SNAPSHOTS_TO_BE_DEAD, WORDS
 from .series import SUMMARY, Series
 
-_MANY_DEAD = 0.5  # fraction of a layer's units
-_FAR_APART = 1e4  # ratio of the gradients of two layers
-_TINY_UPDATE = 1e-6  # update at a step of the optimizer, divided by the norm of the weight
+Array = Any  # of NumPy, whose types are not followed
+
+DEAD = 0.25  # of the units of a layer: a finding, if no other part is asked for
+_FAR_APART = 1e4  # the gradients of two layers
+_TINY_UPDATE = 1e-6  # of the weight, at a step of the optimizer
 _HUGE_UPDATE = 0.1
-_LONGEST = 32  # largest number of characters of a layer's name
+_JUMP = 10.0  # times the usual update of the snapshots before
+_ABOVE_ALL = 3.0  # times the largest of them
+_BEFORE = 8  # how many snapshots before are looked at
+_FEWEST_BEFORE = 3
+_HEALTHY_UPDATE = 1e-3  # a smaller update is no jump, whatever was before
+_LONGEST = 32  # characters of a layer's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,88 +37,186 @@ class Finding:
     tone: Literal["bad", "odd", "fine"]
     text: str
     series: Series | None = None
-    at: int | None = None  # the number of the snapshot
+    at: int | None = None  # the number of the snapshot from which it holds
+    until: int | None = None  # the number of the last snapshot at which it holds
     about: str = ""  # a further explanation
 
+    def __str__(self) -> str:
+        return self.text
 
-def find(table: Sequence[Series], steps: Sequence[int], at: int | None = None) -> list[Finding]:
-    """What stands out in the snapshots up to `at`, by default up to the last; a "fine" finding if nothing stands out."""
+
+def check_part(dead: float) -> None:
+    """Raise `InvalidArgument` unless `dead` is a part of units."""
+    if isinstance(dead, bool) or not isinstance(dead, (int, float)) or not 0 < dead <= 1:
+        raise InvalidArgument(f"dead is the part of a layer's units, above 0 and at most 1, such as 0.25; got {dead!r:.80}.")
+
+
+def find_at(table: Sequence[Series], steps: Sequence[int], at: int | None = None, *, dead: float = DEAD) -> list[Finding]:
+    """What stands out at a snapshot, by default the last; a "fine" finding if nothing does.
+
+    Only this snapshot and those before it are looked at. `dead` is the part of a layer's units from which dead units are
+    a finding.
+    """
     at = len(steps) - 1 if at is None else at
+    return [one for one in find_all(table, steps, at, dead=dead) if one.until == at or one.tone == "fine"] or [_fine(dead)]
+
+
+def find_all(
+    table: Sequence[Series], steps: Sequence[int], last: int | None = None, *, dead: float = DEAD, is_thinned: bool = False
+) -> list[Finding]:
+    """Everything that stood out at any snapshot up to `last`, also what has ended since; a "fine" finding if nothing did.
+
+    `is_thinned` says that the run has more snapshots than `steps`.
+    """
+    last = len(steps) - 1 if last is None else last
     found = [
-        _first_nonfinite(table, steps, at),
-        _most_dead(table, steps, at),
-        _vanishing(table, steps, at),
-        *_odd_updates(table, at),
+        *_nonfinite(table, steps, last),
+        *_dead(table, steps, last, dead, 1 if is_thinned else SNAPSHOTS_TO_BE_DEAD),
+        *_vanishing(table, steps, last),
+        *_odd_updates(table, last),
+        *_jumps(table, steps, last),
     ]
+    return found or [_fine(dead)]
+
+
+def _fine(dead: float) -> Finding:
     about = (
-        "Looked for: values that are not finite, layers with half of their units dead, gradients 10,000 times apart, "
-        "updates below a millionth or above a tenth of a weight."
+        f"Looked for: values that are not finite, layers with {_percent(dead)} of their units dead, gradients 10,000 times "
+        "apart, updates below a millionth or above a tenth of a weight, updates 10 times as large as before."
     )
-    return [one for one in found if one] or [Finding("fine", "Nothing stands out in what was recorded", about=about)]
+    return Finding("fine", "Nothing stands out in what was recorded", about=about)
 
 
-def _first_nonfinite(table: Sequence[Series], steps: Sequence[int], last: int) -> Finding | None:
+def _nonfinite(table: Sequence[Series], steps: Sequence[int], last: int) -> Iterator[Finding]:
     firsts = [np.flatnonzero(series.nonfinite[: last + 1] > 0)[:1] for series in table]
     at = min((int(first[0]) for first in firsts if len(first)), default=None)
     if at is None:
-        return None
+        return
     series, *others = (one for one, first in zip(table, firsts, strict=True) if at in first)
     words = "parameters or gradients" if series.kind == SUMMARY else WORDS[series.kind]
     more = f" and {plural(len(others), 'other')}" if others else ""
     text = f"Values are not finite from step {steps[at]:,} on: {words} of {_name(series)}{more}"
-    return Finding("bad", text, series, at)
+    yield Finding("bad", text, series, at, last)
 
 
-def _most_dead(table: Sequence[Series], steps: Sequence[int], at: int) -> Finding | None:
-    parts = _ranked((series, _part_dead(series, at)) for series in _one_per_layer(table))
-    dead = [one for one in parts if one.value >= _MANY_DEAD]
-    if not dead:
-        return None
-    worst = next(one for one in dead if one.value == dead[-1].value)
-    more = f", and half or more in {plural(len(dead) - 1, 'other layer')}" if len(dead) > 1 else ""
-    when = "in the end" if at == len(steps) - 1 else f"at step {steps[at]:,}"
-    text = f"{_percent(worst.value)} of the units of {_name(worst.series)} are dead {when}{more}"
-    return Finding("odd", text, worst.series, at)
+# Dead units ---------------------------------------------------------------------------------------------------------
 
 
-def _part_dead(series: Series, at: int) -> float:
-    units = series.value("units", at)
-    return series.value("dead", at) / units if units else math.nan
+def _dead(table: Sequence[Series], steps: Sequence[int], last: int, least: float, silent: int) -> Iterator[Finding]:
+    """Stretches of the run in which many units of a layer are dead. Layers whose stretches are equal are told together.
+
+    A unit that is dead at a snapshot was silent in so many snapshots, this one included.
+    """
+    stretches: dict[tuple[int, int], list[tuple[Series, Array]]] = {}
+    for series in _one_per_layer(table):
+        parts = _parts_dead(series, last)
+        for first, end in _stretches(parts >= least, ~np.isnan(parts), last):
+            present = [at for at in series.present if at <= first]
+            since = present[-silent:][0]
+            stretches.setdefault((since, end), []).append((series, parts[first : end + 1]))
+    for (first, end), layers in sorted(stretches.items(), key=lambda one: (-one[0][1], one[0][0])):
+        series, parts = max(layers, key=lambda one: float(np.nanmax(one[1])))
+        known = parts[~np.isnan(parts)]
+        more = f", and {_percent(least)} or more in {plural(len(layers) - 1, 'other layer')}" if len(layers) > 1 else ""
+        until = "on" if end == last else f"to step {steps[end]:,}"
+        at = end + 1 - len(parts)
+        count = f"{series.value('dead', at):,.0f} of {series.value('units', at):,.0f} units of {_name(series)} are dead"
+        grown = f", up to {_percent(float(known.max()))}" if known.max() > known[0] else ""
+        text = f"{count} from step {steps[first]:,} {until} ({_percent(float(known[0]))}{grown}){more}"
+        about = f"Said of layers with {_percent(least)} of their units dead or more: report(dead=…) sets it."
+        yield Finding("odd", text, series, first, end, about)
 
 
-def _vanishing(table: Sequence[Series], steps: Sequence[int], last: int) -> Finding | None:
-    """Gradients that differ greatly between layers, at the last snapshot with finite gradients."""
+def _parts_dead(series: Series, last: int) -> Array:
+    """The part of the units that are dead at each snapshot; NaN where that is not known, as where values are not finite."""
+    units, dead = series.row("units")[: last + 1], series.row("dead")[: last + 1]
+    parts = np.full(last + 1, math.nan)
+    known = (units > 0) & ~np.isnan(dead) & ~(series.nonfinite[: last + 1] > 0)
+    parts[known] = dead[known] / units[known]
+    return parts
+
+
+def _stretches(holds: Array, known: Array, last: int) -> Iterator[tuple[int, int]]:
+    """The first and the last snapshot of each stretch in which something holds. What held goes on where nothing is known."""
+    first, end = None, last
+    for at in np.flatnonzero(known).tolist():
+        if holds[at]:
+            first = at if first is None else first
+        elif first is not None:
+            yield first, end
+            first = None
+        end = at
+    if first is not None:
+        yield first, last
+
+
+# Gradients ----------------------------------------------------------------------------------------------------------
+
+
+def _vanishing(table: Sequence[Series], steps: Sequence[int], last: int) -> Iterator[Finding]:
+    """Stretches in which the gradients of two layers are far apart. Snapshots without finite gradients do not count."""
     kind, field = (SUMMARY, "grad_norm") if any(one.kind == SUMMARY for one in table) else ("grad", "norm")
     gradients = [series for series in table if series.kind == kind]
-    for at in range(last, -1, -1):
-        norms = _ranked((series, series.value(field, at)) for series in gradients)
-        if len(norms) < 2 or any(series.nonfinite[at] > 0 for series, _ in norms):
-            continue
-        least, most = norms[0], norms[-1]
-        if not most.value > _FAR_APART * least.value:
-            return None
-        times = f"{_figure(most.value / least.value)} times smaller than that of" if least.value else "zero, unlike that of"
-        text = f"The gradient of {_name(least.series)} is {times} {_name(most.series)} at step {steps[at]:,}"
-        return Finding("odd", text, least.series, at)
-    return None
+    if len(gradients) < 2:
+        return
+    norms = np.stack([series.row(field)[: last + 1] for series in gradients]).astype(float)
+    bad = np.stack([series.nonfinite[: last + 1] > 0 for series in gradients])
+    known = ((~np.isnan(norms)).sum(0) >= 2) & ~(bad & ~np.isnan(norms)).any(0)
+    most = np.where(np.isnan(norms), -math.inf, norms).max(0)
+    least = np.where(np.isnan(norms), math.inf, norms).min(0)
+    holds = known & (most > _FAR_APART * least)
+    for first, end in _stretches(holds, known, last):
+        at = first + int(np.flatnonzero(holds[first : end + 1])[-1])
+        ranked = _ranked((series, float(norm)) for series, norm in zip(gradients, norms[:, at], strict=True))
+        small, large = ranked[0], ranked[-1]
+        times = f"{_figure(large.value / small.value)} times smaller than that of" if small.value else "zero, unlike that of"
+        text = f"The gradient of {_name(small.series)} is {times} {_name(large.series)} at step {steps[at]:,}"
+        yield Finding("odd", text, small.series, first, end)
 
 
-def _odd_updates(table: Sequence[Series], last: int) -> list[Finding | None]:
+# Updates ------------------------------------------------------------------------------------------------------------
+
+
+def _odd_updates(table: Sequence[Series], last: int) -> Iterator[Finding]:
     """Layers whose median update over the run is tiny or huge."""
 
-    def said(layers: list[_Ranked], word: str, one: _Ranked | None) -> Finding | None:
-        if one is None:
-            return None
+    def said(layers: list[_Ranked], word: str, one: _Ranked) -> Finding:
         more = f" and {plural(len(layers) - 1, 'other layer')}" if len(layers) > 1 else ""
         part = "nothing" if one.value == 0 else _figure(one.value)
         text = f"Updates of {_name(one.series)}{more} are {word}: {part} of the weight at a step, where about 0.001 is healthy"
-        return Finding("odd", text, one.series, last)
+        return Finding("odd", text, one.series, last, last, "The median over the run.")
 
     ratios = ((series, series.row("update_ratio")[: last + 1].tolist()) for series in _one_per_layer(table))
     medians = _ranked((series, _median(values)) for series, values in ratios)
     tiny = [one for one in medians if one.value < _TINY_UPDATE]
     huge = [one for one in medians if one.value > _HUGE_UPDATE]
-    return [said(tiny, "tiny", tiny[0] if tiny else None), said(huge, "huge", huge[-1] if huge else None)]
+    if tiny:
+        yield said(tiny, "tiny", tiny[0])
+    if huge:
+        yield said(huge, "huge", huge[-1])
+
+
+def _jumps(table: Sequence[Series], steps: Sequence[int], last: int) -> Iterator[Finding]:
+    """Snapshots at which an update is many times as large as those before. A jump is said of every later snapshot, too."""
+    jumps: dict[int, list[tuple[float, Series, float, float]]] = {}
+    for series in _one_per_layer(table):
+        ratios = series.row("update_ratio")[: last + 1]
+        known = np.flatnonzero(~np.isnan(ratios))
+        values = ratios[known].astype(float)
+        candidates = np.flatnonzero(values > _HEALTHY_UPDATE)
+        for place in candidates[candidates >= _FEWEST_BEFORE].tolist():
+            before = values[max(place - _BEFORE, 0) : place]
+            usual = float(np.median(before))
+            if usual > 0 and values[place] >= _JUMP * usual and values[place] >= _ABOVE_ALL * before.max():
+                jumps.setdefault(int(known[place]), []).append((values[place] / usual, series, usual, float(values[place])))
+    for at, layers in jumps.items():
+        times, series, usual, now = max(layers, key=lambda one: one[0])
+        more = f", and of {plural(len(layers) - 1, 'other layer')}" if len(layers) > 1 else ""
+        text = (
+            f"Updates of {_name(series)} jump at step {steps[at]:,}: from {_figure(usual)} to {_figure(now)} of the weight, "
+            f"{_figure(times)} times as much{more}"
+        )
+        yield Finding("odd", text, series, at, last)
 
 
 class _Ranked(NamedTuple):
@@ -141,7 +247,7 @@ def _name(series: Series) -> str:
 
 
 def _percent(part: float) -> str:
-    """A fraction as text, with more digits from 90 % on: `62 %`, `93.5 %`."""
+    """A part of one: `62 %`, `93.5 %`."""
     if 0.999 < part < 1:
         return "> 99.9 %"
     return f"{_rounded(100 * part, 3 if part > 0.9 else 2)} %"

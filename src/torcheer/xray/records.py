@@ -34,8 +34,9 @@ def tell(message: str, stacklevel: int = 2) -> None:
 
 
 VERSION = 1
-_MOST_CHOSEN = 1 << 20  # largest number of rows and columns of all entries of one snapshot
-_LARGEST = 1 << 62  # numbers and steps must be below this; a table can hold one more
+SNAPSHOTS_TO_BE_DEAD = 3  # in which a unit was never above zero
+_MOST_CHOSEN = 1 << 20  # rows and columns of all entries of one snapshot
+_LARGEST = 1 << 62  # of a number or a step: one more is a number that tables hold, too
 
 Kind = Literal["weight", "layer", "activation", "attention", "grad", "layer_grad"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -17,7 +17,7 @@ from .._torch.inputs import is_whole
 from .._torch.measure import BIN_EDGES
 from ..errors import InvalidArgument, SnapshotNotFound
 from ..page.document import Bundle, packed, read_bundle
-from .findings import Finding, find
+from .findings import DEAD, Finding, check_part, find_all
 from .records import KINDS, WORDS, Entry
 from .run import Run, evenly
 from .series import FIELDS, LEAST_FRACTION, SUMMARY, Numbers, Series, read_numbers
@@ -189,6 +189,7 @@ def write_report(
     *,
     title: str | None = None,
     max_bytes: int = MAX_BYTES,
+    dead: float = DEAD,
     progress: bool = True,
 ) -> Path:
     """Write one HTML file about a run: every layer at every step, histograms, and the health of all layers over time.
@@ -209,11 +210,13 @@ def write_report(
             2,000, chosen evenly. Pictures have 8 bits a value. Where they do not all fit, there are those of evenly chosen
             steps, with the first and the last; where even a dozen steps do not fit, pictures show every 2nd, 4th or 8th pixel.
             The page says which steps are left out.
+        dead: the part of a layer's units from which dead units are a finding, above 0 and at most 1.
         progress: a bar on stderr, if that is a terminal.
     """
     target = output_path(path, "report", "report.html", "html")
     if not is_whole(max_bytes, 1):
         raise InvalidArgument(f"max_bytes is a number of bytes above 0; got {max_bytes!r:.80}.")
+    check_part(dead)
     bundle = read_bundle("report")
     snapshots = run.snapshots
     snapshots = snapshots.some(evenly(len(snapshots), MOST_SNAPSHOTS))
@@ -231,8 +234,8 @@ def write_report(
         # a byte for each bin: 0 if the bin is empty, else the logarithm of its fraction of all values
         "histograms": packed(b"".join(histograms)),
     }
-    findings = find(numbers.series, snapshots.steps)
-    content = _Content(run, snapshots, numbers, findings, heading, max_bytes)
+    findings = find_all(numbers.series, snapshots.steps, dead=dead, is_thinned=len(snapshots) < len(run.snapshots))
+    content = _Content(run, snapshots, numbers, findings, dead, heading, max_bytes)
     bare = _page(bundle, content, Pictures([]), statistics)
     pictures = _fitting(content, len(bare), Progress(f"{target.name}: pictures", _TRIES + 1, "rounds", progress))
     blocks = statistics | {f"pictures-{number}": block for number, block in enumerate(pictures.blocks)}
@@ -290,6 +293,7 @@ class _Content:
     snapshots: Snapshots
     numbers: Numbers
     findings: list[Finding]
+    dead: float
     heading: str
     max_bytes: int
 
@@ -319,6 +323,7 @@ def _facts(content: _Content, pictures: Pictures) -> dict[str, Any]:
         "pictures": pictures.steps,
         "stride": pictures.stride,
         "unreadable": pictures.unreadable,
+        "dead": content.dead,
         "findings": [
             {
                 "tone": one.tone,
@@ -326,6 +331,7 @@ def _facts(content: _Content, pictures: Pictures) -> dict[str, Any]:
                 "about": one.about,
                 "series": numbers.series.index(one.series) if one.series is not None else None,
                 "at": one.at,
+                "until": one.until,
             }
             for one in content.findings
         ],

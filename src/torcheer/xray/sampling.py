@@ -207,6 +207,14 @@ def units_of(measured: Measured) -> int | None:
     return units if units >= 0 else None
 
 
+def has_nan(measured: Measured) -> bool:
+    """True if a value is not a number; False if that cannot be read."""
+    tensor = measured.tensor.detach()
+    if tensor.is_nested:
+        return any(bool(part.isnan().any()) for part in tensor.unbind())
+    return tensor.layout is torch.strided and not tensor.is_quantized and bool(tensor.isnan().any())
+
+
 def is_above_zero(measured: Measured) -> Tensor:
     """For each unit: True if it was above zero, or NaN, anywhere in the batch."""
     tensor, axis = measured.tensor.detach(), channel_axis(measured)

@@ -16,8 +16,8 @@ from torch import Tensor
 from .._torch.measure import pieces
 from ..errors import InvalidArgument
 from .measuring import Pairs, Reading
-from .records import Failure, Snapshot, Summary
-from .sampling import Limits, Measured, as_written, is_above_zero, keep, units_of
+from .records import SNAPSHOTS_TO_BE_DEAD, Failure, Snapshot, Summary
+from .sampling import Limits, Measured, as_written, has_nan, is_above_zero, keep, units_of
 from .selectors import Choices
 from .store import FileManager
 
@@ -44,8 +44,7 @@ def checked_metrics(metrics: Any) -> dict[str, Any]:
     return found
 
 
-SNAPSHOTS_TO_BE_DEAD = 3
-_LIMIT = 300.0  # number of seconds that a training waits for a snapshot to be written
+_LIMIT = 300.0  # seconds that a training waits for a snapshot to be written
 
 _Seen = dict[str, tuple[int, Tensor]]  # layer -> the step at which its values were seen last, and these values
 
@@ -178,9 +177,10 @@ class Writer:
         seen, silent = self._quiet.get(name, (0, torch.zeros(0, dtype=torch.int32, device="cpu")))
         if silent.shape != lives.shape:
             seen, silent = 0, torch.zeros(lives.shape, dtype=torch.int32, device="cpu")
-        silent = torch.where(lives, 0, silent + 1)
-        self._quiet[name] = (seen + 1, silent)
-        return int((silent >= SNAPSHOTS_TO_BE_DEAD).sum()) if seen + 1 >= SNAPSHOTS_TO_BE_DEAD else None
+        if not has_nan(measured):  # NaN says nothing: what was dead before it is still dead
+            seen, silent = seen + 1, torch.where(lives, 0, silent + 1)
+            self._quiet[name] = (seen, silent)
+        return int((silent >= SNAPSHOTS_TO_BE_DEAD).sum()) if seen >= SNAPSHOTS_TO_BE_DEAD else None
 
 
 def _work(writer: Writer, waiting: queue.Queue[Taken | Callable[[], None] | None]) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from .._cleanup import Managed
-from .._text import few, plural
+from .._text import Progress, few, plural
 from .._torch.functions.groups import UNSCALES
 from .._torch.inputs import check_names, is_whole
 from ..api import recording
@@ -34,6 +34,7 @@ from .colors import ScaleName, check_scale
 from .drawing import Drawer, Drawing
 from .exporting import to_tensorboard, to_wandb
 from .figures import Displays, check_layers, figure_of
+from .findings import DEAD, Finding, check_part, find_all, find_at
 from .layers import CompiledCodeRefusal, Watch, find, parse_layers, refuse_compiled
 from .measuring import Measuring, Summariser, UpdateWatcher
 from .pacing import Pace
@@ -43,6 +44,7 @@ from .report import write_report
 from .run import Run, Saved
 from .sampling import Limits
 from .selectors import Choices, RandomFilterSelectorType, Selector
+from .series import read_numbers
 from .store import FileManager, free_folder, new_folder
 from .tracer import architecture_of, differences
 from .verify import Verification, compare_trainings
@@ -432,6 +434,22 @@ class Xray:
         """Write several steps of a layer side by side, as PNG; the options are those of `animation.write_strip`."""
         _check_names(options, write_strip, "Xray.strip takes")
         return write_strip(self.run, layer, kind, path, **options)
+
+    def findings(self, step: int | None = None, *, dead: float = DEAD) -> list[Finding]:
+        """What stands out in the run: values that are not finite, dead units, vanishing gradients, odd updates, jumps.
+
+        Args:
+            step: only what holds at this step, judged by the snapshots up to it. By default everything that stood out at any
+                step; `at` and `until` are the numbers of the first and the last snapshot at which a finding holds.
+            dead: the part of a layer's units from which dead units are a finding.
+        """
+        check_part(dead)
+        run = self.run
+        snapshots = run.snapshots
+        series = read_numbers(run, snapshots, Progress("findings: numbers", len(snapshots), "snapshots", False)).series
+        if step is None:
+            return find_all(series, snapshots.steps, dead=dead)
+        return find_at(series, snapshots.steps, list(snapshots.steps).index(run.snapshot(step).step), dead=dead)
 
     def report(self, path: str | os.PathLike[str] | None = None, **options: Any) -> Path:
         """Write one HTML file about the run: a slider over time for every layer, histograms, heat maps. It opens offline.

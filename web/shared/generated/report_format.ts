@@ -22,6 +22,7 @@ export interface Report {
   pictures: number[];
   stride: number;
   unreadable: number[];
+  dead: number;
   findings: Finding[];
   series: SeriesFacts[];
 }
@@ -32,6 +33,7 @@ export interface Finding {
   about: string;
   series: number | null;
   at: number | null;
+  until: number | null;
 }
 
 export interface SeriesFacts {
@@ -63,14 +65,14 @@ export interface Chunk {
 
 export const PARTS: Parts = {
   Report: {
-    required: ["title", "model", "bytes", "max_bytes", "snapshots", "steps", "times", "notes", "metrics", "layers", "watched", "kinds", "fields", "edges", "least_fraction", "levels", "pictures", "stride", "unreadable", "findings", "series"],
-    template: {"title": null, "model": null, "bytes": null, "max_bytes": null, "snapshots": null, "steps": null, "times": null, "notes": null, "metrics": null, "layers": null, "watched": null, "kinds": null, "fields": null, "edges": null, "least_fraction": null, "levels": null, "pictures": null, "stride": null, "unreadable": null, "findings": null, "series": null},
-    checks: { title: { is: "string" }, model: { is: "string" }, bytes: { is: "number" }, max_bytes: { is: "number" }, snapshots: { is: "number" }, steps: { is: "list" }, times: { is: "list" }, notes: { is: "list" }, metrics: { is: "object" }, layers: { is: "list" }, watched: { is: "number" }, kinds: { is: "object" }, fields: { is: "list" }, edges: { is: "list" }, least_fraction: { is: "number" }, levels: { is: "number" }, pictures: { is: "list" }, stride: { is: "number" }, unreadable: { is: "list" }, findings: { is: "list", of: "Finding" }, series: { is: "list", of: "SeriesFacts" } },
+    required: ["title", "model", "bytes", "max_bytes", "snapshots", "steps", "times", "notes", "metrics", "layers", "watched", "kinds", "fields", "edges", "least_fraction", "levels", "pictures", "stride", "unreadable", "dead", "findings", "series"],
+    template: {"title": null, "model": null, "bytes": null, "max_bytes": null, "snapshots": null, "steps": null, "times": null, "notes": null, "metrics": null, "layers": null, "watched": null, "kinds": null, "fields": null, "edges": null, "least_fraction": null, "levels": null, "pictures": null, "stride": null, "unreadable": null, "dead": null, "findings": null, "series": null},
+    checks: { title: { is: "string" }, model: { is: "string" }, bytes: { is: "number" }, max_bytes: { is: "number" }, snapshots: { is: "number" }, steps: { is: "list" }, times: { is: "list" }, notes: { is: "list" }, metrics: { is: "object" }, layers: { is: "list" }, watched: { is: "number" }, kinds: { is: "object" }, fields: { is: "list" }, edges: { is: "list" }, least_fraction: { is: "number" }, levels: { is: "number" }, pictures: { is: "list" }, stride: { is: "number" }, unreadable: { is: "list" }, dead: { is: "number" }, findings: { is: "list", of: "Finding" }, series: { is: "list", of: "SeriesFacts" } },
   },
   Finding: {
     required: ["tone", "text"],
-    template: {"tone": null, "text": null, "about": "", "series": null, "at": null},
-    checks: { tone: { is: "string" }, text: { is: "string" }, about: { is: "string" }, series: { is: "number", isNullable: true }, at: { is: "number", isNullable: true } },
+    template: {"tone": null, "text": null, "about": "", "series": null, "at": null, "until": null},
+    checks: { tone: { is: "string" }, text: { is: "string" }, about: { is: "string" }, series: { is: "number", isNullable: true }, at: { is: "number", isNullable: true }, until: { is: "number", isNullable: true } },
   },
   SeriesFacts: {
     required: ["layer", "kind", "limits", "forms", "chunks"],

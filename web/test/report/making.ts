@@ -39,7 +39,7 @@ export function factsOf(series: Draft[], more: Record<string, unknown> = {}): Re
     ...{ title: "Net", model: "Net", bytes: 2048, max_bytes: 1 << 20, snapshots: count, steps, times: steps, notes: [] },
     ...{ metrics: {}, layers, watched: layers.length, fields: FIELDS, edges: EDGES, least_fraction: 1e-9, levels: 252 },
     ...{ kinds: { weight: "weight", activation: "activation", grad: "gradient of the weight", summary: "summary" } },
-    ...{ pictures: steps.map((_, at) => at), stride: 1, unreadable: [], findings: [] },
+    ...{ pictures: steps.map((_, at) => at), stride: 1, unreadable: [], dead: 0.25, findings: [] },
     series: series.map((one) => {
       const own = { layer: layers.indexOf(one.layer), kind: one.kind, limits: [-1, 1], forms: [form()], chunks: [] };
       return { ...own, ...one.more };

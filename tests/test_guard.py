@@ -116,6 +116,10 @@ def log_of_zero_in_the_model():
     train(Net(lambda h: (h * 0).abs().log()), data())
 
 
+def infinity_that_becomes_nan_later():
+    train(nn.Sequential(Net(lambda h: (h * 0).abs().log()), nn.Linear(4, 4)), data())
+
+
 def sqrt_at_zero_in_the_backward_pass():
     train(Net(lambda h: (h - h.detach()).square().sum(1, keepdim=True).sqrt() + h), data())
 
@@ -255,6 +259,7 @@ WRONG = {  # step, phase, type of the operation, words of the reason
     high_learning_rate: (None, "parameter", "", "parameter fc.weight holds infinity"),
     log_of_negative_values: (0, "forward", "log", "log of"),
     log_of_zero_in_the_model: (0, "forward", "log", "log of 32 zeros"),
+    infinity_that_becomes_nan_later: (0, "forward", "log", "infinity began at log_1_4: log of 32 zeros"),
     sqrt_at_zero_in_the_backward_pass: (0, "backward", "sqrt", "slope of sqrt"),
     where_behind_sqrt: (0, "backward", "sqrt", "0 × NaN"),
     float16_overflow: (0, "forward", "pow", "float16 overflow"),

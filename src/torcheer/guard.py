@@ -11,12 +11,13 @@ A fault of the guard itself (memory, disk) never stops a training that is fine.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import os
 import warnings
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -37,7 +38,7 @@ from ._torch.callbacks import lightning_callbacks, trainer_callbacks
 from ._torch.containers import find_tensors, replace_tensors
 from ._torch.forward_backward import PassAgain, differentiable
 from ._torch.functions.facts import Origin
-from ._torch.inputs import is_whole
+from ._torch.inputs import check_names, is_whole
 from ._torch.internals import DisableTorchFunction, copy_all, is_transforming, own_buffers, sparse_parts, watch_compiled_call
 from ._torch.memory import version_of
 from ._torch.randomness import RandomState
@@ -742,6 +743,9 @@ def _place(ran: _Ran, one: _Pass) -> _Place | None:
     errors = ran.diagnosis.errors
     checkup = Checkup(run_of(ran.history).index)
     forward = next((error for error in errors if error.kind == "nonfinite"), None)
+    if forward is not None and forward.numbers.get("began"):  # infinity began earlier than NaN
+        began = ran.history[str(forward.numbers["began"])]
+        forward = replace(forward, label=began.label, module=began.containing_module or "", source=began.source)
     if forward is not None:
         return _Place("forward" if forward.label else "parameter", forward, _operands(ran.history, checkup, forward))
     outside = next((number for number in ran.last if one.outputs[number].is_spoilt), None)
@@ -895,6 +899,8 @@ class _Guarding:
     """The common part of the callbacks: a guard from the beginning of a training to its end."""
 
     def __init__(self, **options: Any) -> None:
+        known = [name for name in inspect.signature(guard).parameters if name not in ("model", "optimizers")]
+        check_names(options, known, f"{type(self).__name__} takes")
         self.options = options
         self.guard: guard | None = None  # from the beginning of a training on, also after its end
 

@@ -103,14 +103,19 @@ class NonFinite:
         message = (
             f"NaN begins at {function_words(checkup, number)}: {what} ({plural(reading.nan, 'value')} of {reading.count:,})"
         )
+        began: dict[str, str] = {}
         if infinite:
             first = infinite[0]
+            if not self._is_meant(first):
+                began["began"] = checkup.label(first)
             message += f"; infinity began at {checkup.label(first)}: {why(checkup, first, 'infinite')[0]}"
         if not reaches:
             message += "; no output holds it"
             advice = "A mask or a selection removes it from the outputs. Its gradient may still be NaN: 0 times infinity."
         severity: Severity = "error" if reaches else "note"
-        return checkup.find("nonfinite", severity, message, number, advice=advice, nan=reading.nan, count=reading.count)
+        return checkup.find(
+            "nonfinite", severity, message, number, advice=advice, nan=reading.nan, count=reading.count, **began
+        )
 
     def _infinity(self, number: int) -> Finding:
         checkup, reading = self.checkup, self.spoilt[number]

@@ -39,7 +39,15 @@ from ._torch.containers import find_tensors, replace_tensors
 from ._torch.forward_backward import PassAgain, differentiable
 from ._torch.functions.facts import Origin
 from ._torch.inputs import check_names, is_whole
-from ._torch.internals import DisableTorchFunction, copy_all, is_transforming, own_buffers, sparse_parts, watch_compiled_call
+from ._torch.internals import (
+    DisableTorchFunction,
+    copy_all,
+    cuda_is_used,
+    is_transforming,
+    own_buffers,
+    sparse_parts,
+    watch_compiled_call,
+)
 from ._torch.memory import version_of
 from ._torch.randomness import RandomState
 from ._torch.restore_state import restore_count
@@ -455,7 +463,7 @@ class guard:  # noqa: N801 - used as a function: `guard(model, optimizer)`
             return False
         if is_transforming() or torch.compiler.is_compiling():
             return False
-        return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+        return not (cuda_is_used() and torch.cuda.is_current_stream_capturing())
 
     def _hold(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass:
         tensors = [tensor for _, tensor in find_tensors((args, kwargs))]
@@ -522,22 +530,24 @@ class guard:  # noqa: N801 - used as a function: `guard(model, optimizer)`
         if overflow:
             passes = passes[-1:]
         step = self._steps[id(optimizer)] - (0 if overflow and self._without_step else 1)
-        error = self._explained(overflow, optimizer, passes, step)
-        self.error = error
+        report = self._explained(overflow, optimizer, passes, step)
         if raises:
             if self._held:
                 with torch.no_grad():
                     lost = self._buffers.restore(self._held[0].buffers)
                 if lost:
-                    error.add("The pass changed large buffers, which are not as before the step: " + few(lost, _MOST_NAMES))
+                    report.add(f"The pass changed large buffers, which are not as before the step: {few(lost, _MOST_NAMES)}.")
             self._forget()
-            raise error
+            self.error = report.error()
+            raise self.error
+        self.error = report.error()
+        self.error.diagnosis = None  # it holds every activation of the step
         self._told = True
         what = "The step is skipped" if self._action == "skip" else "The training goes on"
-        warnings.warn(f"{error} {what}; further steps are only counted.", NotFiniteWarning, stacklevel=4)
+        warnings.warn(f"{self.error}\n{what}; further steps are only counted.", NotFiniteWarning, stacklevel=4)
 
     @thread_left_as_found
-    def _explained(self, overflow: str, optimizer: Optimizer, passes: list[_Pass], step: int) -> _Told:
+    def _explained(self, overflow: str, optimizer: Optimizer, passes: list[_Pass], step: int) -> _Report:
         names = {id(one): name for name, one in self._model.named_parameters()}
         given = [one for group in optimizer.param_groups for one in group["params"]]
         try:
@@ -545,58 +555,62 @@ class guard:  # noqa: N801 - used as a function: `guard(model, optimizer)`
         except Exception as error:
             pass_interrupts_on(error)
             wrong = []
-        told = _Told(step, tuple(names.get(id(one), "a parameter outside the model") for one in wrong), len(given), overflow)
+        report = _Report(
+            step, tuple(names.get(id(one), "a parameter outside the model") for one in wrong), len(given), overflow
+        )
         if not passes:
-            told.add(self._why_unseen())
-            return told
+            report.add(self._why_unseen())
+            return report
         self._is_replaying = True
         now = self._buffers.hold()
         try:
-            self._find_place(told, passes, step)
+            self._find_place(report, passes, step)
         except Exception as trouble:
             pass_interrupts_on(trouble)
-            told.add(f"The step could not be run again ({type(trouble).__name__}: {trouble}).")
+            report.add(f"The step could not be run again ({type(trouble).__name__}: {trouble}).")
         finally:
             self._is_replaying = False
             with torch.no_grad():
                 self._buffers.restore(now)
-        return told
+        return report
 
-    def _find_place(self, error: _Told, passes: list[_Pass], step: int) -> None:
+    def _find_place(self, report: _Report, passes: list[_Pass], step: int) -> None:
         """Run the passes again until one says where NaN or infinity began."""
         not_held = False
         for number, one in enumerate(passes):
             if one.is_overwritten:
-                error.add("An input was written to in place after the model got it, so the step ran again with other values.")
+                report.add("An input was written to in place after the model got it, so the step ran again with other values.")
             ran = _run_again(self._model, one, self._buffers)
             found = _place(ran, one)
             not_held |= ran.is_part
             if found is None:
                 continue
             among = f" (pass {number + 1} of {len(passes)} since the last step)" if len(passes) > 1 else ""
-            error.place(found, ran, among)
-            self._save(error, ran.history, step)
+            report.place(found, ran, among)
+            self._save(report, ran.history, step)
             return
         if self._trouble:
-            error.add(f"The guard could not hold everything ({self._trouble}).")
+            report.add(f"The guard could not hold everything ({self._trouble}).")
         if self._dropped:
-            error.add(f"{plural(self._dropped, 'pass')} of the step could not be held in {self._most:,} bytes: see max_bytes=.")
+            report.add(
+                f"{plural(self._dropped, 'pass')} of the step could not be held in {self._most:,} bytes: see max_bytes=."
+            )
         if not_held:
-            error.add(f"The gradient at an output is larger than {self._most:,} bytes and was not held: see max_bytes=.")
+            report.add(f"The gradient at an output is larger than {self._most:,} bytes and was not held: see max_bytes=.")
         if _world() > 1:
-            error.add("Run again on this rank, everything is finite: the values came from another rank, which says where.")
+            report.add("Run again on this rank, everything is finite: the values came from another rank, which says where.")
         elif not (self._trouble or self._dropped or not_held):
-            error.add("Run again, everything is finite: it began outside the forward and backward pass of this model.")
+            report.add("Run again, everything is finite: it began outside the forward and backward pass of this model.")
 
-    def _save(self, error: _Told, history: ModelHistory, step: int) -> None:
+    def _save(self, report: _Report, history: ModelHistory, step: int) -> None:
         rank = f"_rank{torch.distributed.get_rank()}" if _world() > 1 else ""
         path = self.folder / f"step_{step:06d}{rank}.safetensors"
         try:
             make_folder(self.folder, "the history of the step")
-            error.path = str(history.save(path))
+            report.path = str(history.save(path))
         except Exception as trouble:
             pass_interrupts_on(trouble)
-            error.add(f"Its history could not be saved ({type(trouble).__name__}: {trouble}).")
+            report.add(f"Its history could not be saved ({type(trouble).__name__}: {trouble}).")
 
     def _why_unseen(self) -> str:
         if self._trouble:
@@ -610,17 +624,24 @@ class guard:  # noqa: N801 - used as a function: `guard(model, optimizer)`
         )
 
 
-class _Told(NotFinite):
+class _Report:
     """A `NotFinite` while it is written."""
 
     def __init__(self, step: int, parameters: tuple[str, ...], count: int, overflow: str) -> None:
-        super().__init__()
-        self.step = step
-        self.parameters = parameters
-        self._overflow = overflow
-        self._count = count
+        self.overflow = overflow
+        self.path = ""
+        self._facts: dict[str, Any] = {"step": step, "parameters": parameters}
         self._place = ""
         self._notes: list[str] = []
+        if overflow:
+            self._head = f"Step {step}: {overflow}."
+        elif parameters:
+            self._head = (
+                f"Step {step}: the gradients of {len(parameters):,} of {plural(count, 'parameter')} are not finite "
+                f"({few(parameters, _MOST_NAMES)})."
+            )
+        else:
+            self._head = f"Step {step}: the loss or a parameter is not finite."
 
     def add(self, note: str) -> None:
         if note not in self._notes:
@@ -628,9 +649,15 @@ class _Told(NotFinite):
 
     def place(self, found: _Place, ran: _Ran, among: str) -> None:
         finding = found.finding
-        self.phase = "overflow" if self._overflow else found.phase
-        self.label, self.module, self.source = finding.label, finding.module, finding.source
-        self.reason, self.operands, self.diagnosis = finding.message, found.operands, ran.diagnosis
+        self._facts |= {
+            "phase": "overflow" if self.overflow else found.phase,
+            "label": finding.label,
+            "module": finding.module,
+            "source": finding.source,
+            "reason": finding.message,
+            "operands": found.operands,
+            "diagnosis": ran.diagnosis,
+        }
         where = [
             finding.label,
             f"in {finding.module}" if finding.module else "",
@@ -644,19 +671,13 @@ class _Told(NotFinite):
             lines.append(f"  {finding.advice}")
         self._place = "\n".join(lines)
 
-    def __str__(self) -> str:
-        if self._overflow:
-            head = f"Step {self.step}: {self._overflow}."
-        elif self.parameters:
-            head = (
-                f"Step {self.step}: the gradients of {len(self.parameters):,} of {plural(self._count, 'parameter')} are not "
-                f"finite ({few(self.parameters, _MOST_NAMES)})."
-            )
-        else:
-            head = f"Step {self.step}: the loss or a parameter is not finite."
+    def error(self) -> NotFinite:
         kept = "Weights and optimizer are as before the step."
         saved = f"The step as a history: torcheer.load({self.path!r})." if self.path else ""
-        return "\n".join(filter(None, (head, self._place, *self._notes, saved, kept)))
+        error = NotFinite("\n".join(filter(None, (self._head, self._place, *self._notes, saved, kept))))
+        for name, value in {**self._facts, "path": self.path}.items():
+            setattr(error, name, value)
+        return error
 
 
 _BEGINNINGS: Final = {

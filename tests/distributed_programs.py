@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import inspect
 import json
+import math
 import sys
 import tempfile
 import traceback
@@ -448,6 +449,79 @@ def dtensors(rank):
     equal(matmul.tensor_contents.to_local(), (given * 2).chunk(2)[rank])
     use(history)
     proven(history)
+
+
+def guarded_until_it_stops(model, folder, *, bad_rank):
+    """Train three steps; in the last one, a rank has NaN among its data. Returns the error of this rank."""
+    stopped = None
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    rank = dist.get_rank()
+    with torcheer.guard(model, optimizer, folder=folder) as watched:
+        for step in range(3):
+            given = mine(rank) / 100
+            if step == 2:
+                before = [gathered(one).clone() for one in model.parameters()]
+                if rank == bad_rank:
+                    given[1, 2] = math.nan
+            try:
+                optimizer.zero_grad()
+                model(given).square().sum().backward()
+                optimizer.step()
+            except torcheer.NotFinite as error:
+                stopped = error
+                break
+    assert stopped is not None, f"rank {rank} was not stopped"
+    assert (stopped.step, watched.struck) == (2, 1), stopped
+    for one, other in zip(model.parameters(), before, strict=True):
+        equal(gathered(one), other)
+    return stopped
+
+
+def gathered(tensor):
+    return tensor.full_tensor().detach() if isinstance(tensor, DTensor) else tensor.detach()
+
+
+@program()
+def a_guard_stops_all_ranks_of_ddp_and_the_rank_with_the_fault_says_where(rank):
+    with tempfile.TemporaryDirectory() as folder:
+        error = guarded_until_it_stops(nn.parallel.DistributedDataParallel(same_everywhere(Mlp())), folder, bad_rank=1)
+        if rank == 1:
+            assert (error.phase, error.label) == ("forward", "input_1_0"), error
+            assert error.path.endswith("step_000002_rank1.safetensors")
+            assert torcheer.load(error.path)["input_1_0"].nonfinite == 1
+        else:
+            assert error.phase == "unknown"
+            assert "came from another rank" in str(error)
+
+
+@program(since=(2, 8))
+def a_guard_stops_all_ranks_of_fsdp2(rank):
+    model = same_everywhere(Mlp())
+    mesh = init_device_mesh("cpu", (WORLD,))
+    fully_shard(model.fc1, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    with tempfile.TemporaryDirectory() as folder:
+        error = guarded_until_it_stops(model, folder, bad_rank=0)
+    if rank == 0:
+        assert (error.phase, error.label) == ("forward", "input_1_0"), error
+    else:
+        assert "came from another rank" in str(error), error
+
+
+@program(since=(2, 8))
+def a_guard_stops_all_ranks_where_one_shard_alone_is_not_finite(rank):
+    model = same_everywhere(Mlp())
+    fully_shard(model, mesh=init_device_mesh("cpu", (WORLD,)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with tempfile.TemporaryDirectory() as folder, torcheer.guard(model, optimizer, folder=folder):
+        model(mine(rank) / 100).sum().backward()
+        if rank == 1:
+            model.fc1.weight.grad.to_local()[0] = math.inf
+        try:
+            optimizer.step()
+        except torcheer.NotFinite as error:
+            message = str(error)
+    assert "came from another rank" in message, message
 
 
 def main():

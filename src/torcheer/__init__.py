@@ -44,6 +44,8 @@ from .errors import LayerNotFound as LayerNotFound
 from .errors import MissingInTorch as MissingInTorch
 from .errors import ModelInUse as ModelInUse
 from .errors import ModelMismatch as ModelMismatch
+from .errors import NotFinite as NotFinite
+from .errors import NotFiniteWarning as NotFiniteWarning
 from .errors import NotPicklable as NotPicklable
 from .errors import NotWritten as NotWritten
 from .errors import ParameterChanged as ParameterChanged
@@ -72,6 +74,7 @@ from .features.features import Features as Features
 from .features.features import open_features as open_features
 from .features.similarity import Similarity as Similarity
 from .features.similarity import similarity as similarity
+from .guard import guard as guard
 from .history import ModelHistory as ModelHistory
 from .history.call import Call as Call
 from .history.layer import Layer as Layer

@@ -160,6 +160,24 @@ class FeaturesMismatch(TorcheerError):
     """An extraction cannot be resumed with another model, data or settings; the message says what differs."""
 
 
+class NotFinite(TorcheerError, FloatingPointError):
+    """A step of a training has NaN or infinity in its gradients; `guard` stopped it before the weights changed.
+
+    The attributes say where it began. Those that are not known are empty.
+    """
+
+    step: int = -1  # the step of the optimizer, counted from 0
+    phase: str = "unknown"  # "forward", "backward", "loss" (computed outside the model), "parameter", "overflow" or "unknown"
+    label: str = ""  # the operation
+    module: str = ""
+    source: object = None  # the line of the model's program, a `SourceLine`
+    reason: str = ""
+    operands: tuple[str, ...] = ()  # what the operation was given, in words
+    parameters: tuple[str, ...] = ()  # whose gradients are not finite
+    path: str = ""  # the saved history of the step
+    diagnosis: object = None  # the `Diagnosis` of the step
+
+
 class NotPicklable(TorcheerError, TypeError):
     """Histories cannot be pickled, because loading a pickle can run code."""
 
@@ -174,6 +192,10 @@ class UnseenWorkWarning(UserWarning):
 
 class StateNotRestored(UserWarning):
     """A pass changed something that could not be restored; the message names it."""
+
+
+class NotFiniteWarning(UserWarning):
+    """A step of a training has NaN or infinity in its gradients, with `guard(…, action="warn")` or `"skip"`."""
 
 
 class EmptyLogWarning(UserWarning):

@@ -173,8 +173,7 @@ def test_the_public_names_are_these():
         *("CannotBeSaved", "Comparison", "Culprit", "Diagnosis", "DrawingFailed", "Edits"),
         *("EmptyLogWarning", "Extractor", "Features", "FeaturesExist", "FeaturesMismatch"),
         *("FeaturesNotFound", "FileManager", "Finding", "FolderNotFound", "FunctionNotFound", "GradientNotSaved"),
-        "GraphChanged",
-        *("GraphvizNotFound", "HistoryNotFound", "InvalidArgument", "Layer", "LayerNotFound"),
+        *("GraphChanged", "GraphvizNotFound", "HistoryNotFound", "InvalidArgument", "Layer", "LayerNotFound"),
         *(
             "MissingInTorch",
             "ModelHistory",
@@ -182,6 +181,8 @@ def test_the_public_names_are_these():
             "ModelMismatch",
             "Module",
             "ModuleCalls",
+            "NotFinite",
+            "NotFiniteWarning",
             "NotPicklable",
             "NotWritten",
         ),

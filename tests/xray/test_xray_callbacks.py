@@ -1,4 +1,4 @@
-"""Xray as a callback, in real trainings of Lightning and of the Trainer of Hugging Face."""
+"""Xray and guard as callbacks, in real trainings of Lightning and of the Trainer of Hugging Face."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments, set_seed
 
-from torcheer.errors import InvalidArgument, LayerNotFound
+from torcheer.errors import InvalidArgument, LayerNotFound, NotFinite, NotFiniteWarning
+from torcheer.guard import LightningGuard, TrainerGuard
 from torcheer.xray import Xray
 from torcheer.xray.callbacks import LightningXray, TrainerXray
 from torcheer.xray.store import FileManager
@@ -457,3 +458,80 @@ def test_neither_package_is_needed_until_its_callback_is_asked_for():
         "LightningXray needs Lightning: pip install lightning",
         "TrainerXray needs the Trainer of Hugging Face: pip install transformers accelerate",
     ], done.stderr
+
+
+# Guards ---------------------------------------------------------------------------------------------------------------
+
+
+def spoilt(function, at):
+    """A hook that spoils what a module returns in one of its passes."""
+    passes = []
+
+    def hook(module, given, output):
+        passes.append(output)
+        return function(output) if len(passes) - 1 == at else output
+
+    return hook
+
+
+@pytest.mark.parametrize(
+    "options",
+    [dict, lambda: {"accumulate_grad_batches": 2, "gradient_clip_val": 0.1}, lambda: {"plugins": [half_precision()]}],
+    ids=["plain", "accumulated and clipped", "float16 with a scaler"],
+)
+def test_a_fit_is_bit_identical_with_and_without_a_guard(tmp_path, options):
+    facts = {"dropout": 0.3, "make": lambda params: torch.optim.Adam(params, 0.01)}
+    watch = LightningGuard(folder=tmp_path / "guard")
+    assert same_bits(fit([watch], tmp_path, options=options(), **facts), fit([], tmp_path, options=options(), **facts))
+    assert watch.guard.steps > 2
+    assert watch.guard.struck == 0
+    assert not (tmp_path / "guard").exists()
+
+
+@pytest.mark.parametrize("package", [lightning, pytorch_lightning], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("module", ["", "net"])
+def test_a_guard_stops_a_fit(tmp_path, package, module):
+    model = lightning_module(package.LightningModule)
+    state = {}
+
+    class Logs(nn.Module):
+        def forward(self, x):
+            state["passes"] = state.get("passes", 0) + 1
+            return x.log() if state["passes"] > 3 else x
+
+    model.net.drop = Logs()
+    watch = LightningGuard(module=module, folder=tmp_path / "guard")
+    with pytest.raises(NotFinite) as caught:
+        fit([watch], tmp_path, package=package, model=model)
+    assert caught.value.step == 3
+    assert caught.value.label.startswith("log_")
+    assert not model._forward_hooks
+    assert not model.net._forward_hooks
+
+
+def test_a_guard_as_a_callback_refuses_what_it_does_not_know(tmp_path):
+    with pytest.raises(InvalidArgument, match="takes no option 'actoin'"):
+        LightningGuard(actoin="skip")
+    with pytest.raises(InvalidArgument, match=r"module='body' is not in Module, which has \['net'\]"):
+        fit([LightningGuard(module="body")], tmp_path)
+
+
+def test_a_train_is_bit_identical_with_and_without_a_guard(tmp_path):
+    options = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.01}
+    watch = TrainerGuard(folder=tmp_path / "guard")
+    assert same_bits(train([watch], tmp_path, **options)[0], train([], tmp_path, **options)[0])
+    assert watch.guard.steps == 5
+    assert watch.guard.struck == 0
+
+
+def test_a_guard_skips_a_step_of_a_train(tmp_path):
+    class Spoiling(TrainerCallback):
+        def on_train_begin(self, args, state, control, **others):
+            others["model"].bert.pooler.register_forward_hook(spoilt(lambda output: output / 0, 2))
+
+    watch = TrainerGuard(action="skip", folder=tmp_path / "guard")
+    with pytest.warns(NotFiniteWarning, match="The step is skipped"):
+        model, _ = train([Spoiling(), watch], tmp_path)
+    assert watch.guard.skipped == 1
+    assert watch.guard.error.step == 2
+    assert all(parameter.isfinite().all() for parameter in model.parameters())

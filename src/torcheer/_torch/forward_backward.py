@@ -7,13 +7,14 @@ own operations are recorded. This file is in `_torch/` so that its lines are not
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ..errors import InvalidArgument, put_on
+from ..errors import InvalidArgument, ReplayFailed, put_on
 from .containers import find_tensors
 from .internals import DisableTorchFunction
 
@@ -35,12 +36,67 @@ class ForwardBackward:
             _run_backward([_checked_loss(self.loss(result))])
         elif torch.is_grad_enabled():
             with DisableTorchFunction():
-                found = {id(tensor): tensor for _, tensor in find_tensors(result)}
-                usable = [one for one in found.values() if one.layout is torch.strided and not one.is_nested]
-                roots = [one for one in usable if one.requires_grad]
+                roots = differentiable(result)
             if roots:
                 _run_backward([_sum(roots)] if self.include_loss else roots)
         return result
+
+
+def differentiable(result: Any) -> list[Tensor]:
+    """The distinct tensors in a result at which a backward pass can begin."""
+    found = {id(tensor): tensor for _, tensor in find_tensors(result)}
+    usable = [one for one in found.values() if one.layout is torch.strided and not one.is_nested]
+    return [one for one in usable if one.requires_grad]
+
+
+class PassAgain:
+    """Runs a model again, and backward from the gradients that its outputs had in an earlier pass.
+
+    Args:
+        gradients: by the number of an output among the `differentiable` ones: its gradient; None if it is not known.
+        added: for outputs that other outputs are computed from, the part of their gradient that did not come from these.
+
+    Returns the outputs that had a gradient. Such an output may be computed from another one, as a loss from logits. Then the
+    gradient of the other comes from it, and `arrived` has it afterwards.
+    """
+
+    def __init__(self, model: Module, gradients: dict[int, Tensor | None], added: dict[int, Tensor]) -> None:
+        self.__self__ = model  # makes addresses relative to the model
+        self.__name__ = type(model).__name__
+        self.gradients = gradients
+        self.added = added
+        self.inner: set[int] = set()  # the outputs that other outputs are computed from
+        self.arrived: dict[int, Tensor] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        result = self.__self__(*args, **kwargs)
+        with DisableTorchFunction():
+            outputs = differentiable(result)
+            if max(self.gradients) >= len(outputs):
+                raise ReplayFailed(
+                    f"The model returned {len(outputs)} tensors that require gradients; in the first run there were more."
+                )
+            used = {number: outputs[number] for number in self.gradients}
+            before = {number: _nodes_before(tensor) for number, tensor in used.items()}
+            self.inner = {one for one in used if any(used[one].grad_fn in before[other] for other in used if other != one)}
+            for number in self.inner:
+                used[number].register_hook(partial(self.arrived.__setitem__, number))  # type: ignore[no-untyped-call]
+            begun = {n: one for n, one in self.gradients.items() if n not in self.inner and one is not None} | self.added
+        if begun:
+            _run_backward([used[number] for number in begun], list(begun.values()))
+        return tuple(used.values())
+
+
+def _nodes_before(tensor: Tensor) -> set[Any]:
+    """The nodes of autograd that a tensor was computed from, without its own."""
+    found: set[Any] = set()
+    waiting = [tensor.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        following = [one for one, _ in node.next_functions if one is not None and one not in found] if node is not None else []
+        found.update(following)
+        waiting += following
+    return found
 
 
 def _checked_loss(loss: Any) -> Tensor:
@@ -60,12 +116,13 @@ def _sum(tensors: list[Tensor]) -> Tensor:
     return loss
 
 
-def _run_backward(roots: list[Tensor]) -> None:
+def _run_backward(roots: list[Tensor], gradients: list[Tensor] | None = None) -> None:
+    """Run backward from these tensors, with gradients of ones if none are given."""
     with DisableTorchFunction():
-        ones = [_ones(root) for root in roots]
+        begun = gradients if gradients is not None else [_ones(root) for root in roots]
 
     def backward(*tensors: Tensor) -> None:
-        torch.autograd.backward(tensors, ones)
+        torch.autograd.backward(tensors, begun)
 
     try:
         if torch.overrides.has_torch_function(tuple(roots)):  # tells a recording that gradients are about to be written

@@ -340,6 +340,17 @@ _make_subclass: Callable[..., Tensor] = private(
 )
 
 
+def _copy_one_by_one(targets: list[Tensor], sources: list[Tensor]) -> None:
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)
+
+
+# Copies a list of tensors into another list of tensors, with few launches on a GPU.
+copy_all: Callable[[list[Tensor], list[Tensor]], None] = private(
+    "torch._foreach_copy_", "copy buffers in one call", _copy_one_by_one
+)
+
+
 def like_class_of(tensor: Tensor, data: Tensor) -> Tensor:
     """A tensor over `data` with the class and the `requires_grad` of `tensor`."""
     return _make_subclass(type(tensor), data, tensor.requires_grad)
@@ -805,9 +816,35 @@ def is_of_compiler(error: BaseException) -> bool:
 
 def is_compiled(module: Module) -> bool:
     """True for the result of `torch.compile(module)`, after `module.compile()`, and if `forward` was compiled."""
-    if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, WRAPPED_AS["OptimizedModule"]):
+    if getattr(module, COMPILED_CALL, None) is not None or hasattr(module, WRAPPED_AS["OptimizedModule"]):
         return True
     return hasattr(module.forward, "_torchdynamo_orig_callable")
+
+
+def watch_compiled_call(module: Module, before: Callable[..., Any], after: Callable[..., Any]) -> Callable[[], None] | None:
+    """Call `before(module, args, kwargs)` and `after(module, args, output)` around what `module.compile()` compiled.
+
+    Returns a function that ends this; None if the module is not compiled in this way.
+    """
+    compiled = getattr(module, COMPILED_CALL, None)
+    if compiled is None:
+        return None
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        before(module, args, kwargs)
+        output = compiled(*args, **kwargs)
+        after(module, args, output)
+        return output
+
+    def end() -> None:
+        if getattr(module, COMPILED_CALL, None) is watched:  # otherwise it was compiled again
+            setattr(module, COMPILED_CALL, compiled)
+
+    setattr(module, COMPILED_CALL, watched)
+    return end
+
+
+COMPILED_CALL: Final = "_compiled_call_impl"  # the attribute that `module.compile()` sets
 
 
 def is_inside_compiled_code() -> bool:

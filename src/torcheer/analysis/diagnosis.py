@@ -20,6 +20,7 @@ from .._torch.functions import groups
 from .._torch.functions.facts import Origin
 from .._torch.internals import DisableTorchFunction
 from .._torch.measure import dense, norm, real
+from .._torch.memory import has_memory
 from .._torch.source_code import SourceLine
 from ..errors import TorcheerError
 from ..log.operation import OperationFacts
@@ -286,7 +287,7 @@ def read(tensor: Tensor) -> Reading | None:
     """Read a tensor's values once; None if it has no values or they cannot be read."""
     with DisableTorchFunction(), torch.no_grad():
         try:
-            values = dense(tensor)
+            values = dense(tensor) if has_memory(tensor) else None  # fully_shard frees gathered parameters
         except RuntimeError:  # a layout whose values torch cannot read
             return None
         if values is None:

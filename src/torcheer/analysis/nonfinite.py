@@ -103,14 +103,19 @@ class NonFinite:
         message = (
             f"NaN begins at {function_words(checkup, number)}: {what} ({plural(reading.nan, 'value')} of {reading.count:,})"
         )
+        began: dict[str, str] = {}
         if infinite:
             first = infinite[0]
+            if not self._is_meant(first):
+                began["began"] = checkup.label(first)
             message += f"; infinity began at {checkup.label(first)}: {why(checkup, first, 'infinite')[0]}"
         if not reaches:
             message += "; no output holds it"
             advice = "A mask or a selection removes it from the outputs. Its gradient may still be NaN: 0 times infinity."
         severity: Severity = "error" if reaches else "note"
-        return checkup.find("nonfinite", severity, message, number, advice=advice, nan=reading.nan, count=reading.count)
+        return checkup.find(
+            "nonfinite", severity, message, number, advice=advice, nan=reading.nan, count=reading.count, **began
+        )
 
     def _infinity(self, number: int) -> Finding:
         checkup, reading = self.checkup, self.spoilt[number]
@@ -138,21 +143,27 @@ class NonFinite:
 
 
 def find_nonfinite(checkup: Checkup) -> Iterator[Finding]:
-    """Finds where NaN and infinity begin, and parameters and buffers whose NaN reaches an output."""
+    """Finds where NaN and infinity begin, and parameters and buffers whose NaN or infinity reaches an output."""
     found = NonFinite(checkup)
-    with_nan = found.above(number for number in checkup.ends if number in found.spoilt and found.spoilt[number].nan)
-    read_there = {parent for number in with_nan for parent in checkup.record(number).parents if parent < 0}
-    for reference in sorted(read_there, reverse=True):
+    ends = [number for number in checkup.ends if number in found.spoilt]
+    with_nan, reaching = found.above(n for n in ends if found.spoilt[n].nan), found.above(ends)
+    for reference in sorted({parent for number in reaching for parent in checkup.record(number).parents if parent < 0})[::-1]:
         reading, name = checkup.reading(reference), checkup.label(reference)
-        if reading is not None and reading.nan:
+        if reading is None or not reading.nonfinite:
+            continue
+        is_parameter = checkup.index.state(reference).is_parameter
+        is_read_there = any(reference in checkup.record(number).parents for number in with_nan)
+        if (reading.nan and is_read_there) or (reading.infinite and is_parameter):  # buffers of masks are infinite
+            what, count = ("NaN", reading.nan) if reading.nan else ("infinity", reading.infinite)
             yield checkup.find(
                 "nonfinite",
                 "error",
-                f"{'parameter' if checkup.index.state(reference).is_parameter else 'buffer'} {name} holds NaN "
-                f"({plural(reading.nan, 'value')} of {reading.count:,})",
+                f"{'parameter' if is_parameter else 'buffer'} {name} holds {what} "
+                f"({plural(count, 'value')} of {reading.count:,})",
                 advice="A step of an optimizer, or a checkpoint, wrote it: load an earlier one.",
                 module=name.rpartition(".")[0],
                 nan=reading.nan,
+                infinite=reading.infinite,
                 count=reading.count,
             )
     yield from found.findings()
@@ -501,16 +512,15 @@ def find_nonfinite_gradients(checkup: Checkup) -> Iterator[Finding]:
     begun = [n for n in reversed(checkup.operations) if n in spoilt and not _children(checkup, n) & spoilt]
     for number in begun:
         yield _gradient(checkup, number)
-    wrong = [
-        name for state in checkup.log.states if _is_spoilt(checkup, state.number) for name in [checkup.label(state.number)]
-    ]
+    wrong = [state.number for state in checkup.log.states if _is_spoilt(checkup, state.number)]
     if wrong and not begun:
+        users = [number for number in checkup.operations if set(wrong) & set(checkup.record(number).parents)]
         yield checkup.find(
             "nonfinite gradient",
             "error",
-            f"the gradients of {few(wrong, 3)} are not finite",
-            None,
-            advice="Do not let the optimizer use them: skip the step, and look at the loss.",
+            f"the gradients of {few(map(checkup.label, wrong), 3)} are not finite, while those of all activations are",
+            users[-1] if users else None,  # the first of them in the backward pass
+            advice="The sum over the batch may overflow: use float32 or bfloat16, or a smaller scale of the loss.",
             parameters=len(wrong),
         )
 
@@ -532,6 +542,18 @@ def _gradient(checkup: Checkup, number: int) -> Finding:
         f"{reading.count:,})"
     )
     for child in makers:
+        result = checkup.reading(child)
+        if result is not None and result.nan:
+            return checkup.find(
+                "nonfinite gradient",
+                "error",
+                f"{message}: {checkup.name(child)} ({checkup.label(child)}) is NaN in {plural(result.nan, 'place')}, "
+                f"{why(checkup, child, 'nan')[0]}; where its result is not used, the gradient is still 0 × NaN",
+                child,
+                advice="Replace the values before the function: a mask or a torch.where behind it does not help.",
+                nonfinite=reading.nonfinite,
+                count=reading.count,
+            )
         test = _INFINITE_SLOPE.get(checkup.name(child))
         value = checkup.value(number)
         values = _numbers(value) if value is not None else None

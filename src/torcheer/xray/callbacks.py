@@ -8,17 +8,15 @@ importing this module needs neither package.
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
+from .._torch.callbacks import lightning_callbacks, trainer_callbacks
 from .._torch.containers import replace_tensors
 from .._torch.inputs import check_names
 from ..errors import InvalidArgument
@@ -192,23 +190,7 @@ def __getattr__(name: str) -> Any:
 
 @functools.cache
 def _made(name: str) -> type:
-    hooks, bases = (_LightningHooks, _lightning_bases()) if name == "LightningXray" else (_TrainerHooks, _trainer_bases())
+    hooks, bases = (
+        (_LightningHooks, lightning_callbacks(name)) if name == "LightningXray" else (_TrainerHooks, trainer_callbacks(name))
+    )
     return type(name, (hooks, *bases), {"__doc__": hooks.__doc__, "__module__": __name__})
-
-
-def _lightning_bases() -> list[type]:
-    """The class Callback of each imported Lightning package; if none is imported, of the first installed package."""
-    packages = "lightning.pytorch", "pytorch_lightning"
-    used = [module for package in packages if (module := sys.modules.get(package)) is not None]
-    if not used:
-        installed = [package for package in packages if find_spec(package.partition(".")[0])]
-        used = [importlib.import_module(package) for package in installed[:1]]
-    if not used:
-        raise ImportError("LightningXray needs Lightning: pip install lightning")
-    return [module.Callback for module in used]
-
-
-def _trainer_bases() -> list[type]:
-    if not find_spec("transformers"):
-        raise ImportError("TrainerXray needs the Trainer of Hugging Face: pip install transformers accelerate")
-    return [importlib.import_module("transformers").TrainerCallback]

@@ -54,7 +54,7 @@ def overlaps(one: Rect, other: Rect) -> bool:
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_columns_hold_everything_in_order_and_connected(long: Graph, direction: str, count: int) -> None:
     layout = lay_out(long, PictureOptions(columns=count, direction=direction))  # type: ignore[arg-type]
-    plain = lay_out(long, PictureOptions(direction=direction))  # type: ignore[arg-type]
+    plain = lay_out(long, PictureOptions(direction=direction, nesting_depth="all"))  # type: ignore[arg-type]
     assert columns(plain, direction) == 1
     assert columns(layout, direction) == count
     assert [node.node.key for node in layout.nodes] == [node.node.key for node in plain.nodes]

@@ -173,6 +173,7 @@ class _Builder:
             call=details.call if details is not None and details.call >= 0 else number,
             output_path=format_path(details.output_path) if details is not None and kind is not Origin.OUTPUT else "",
             role=OperationFacts(self.index, number).io_role if function.func is None else "",
+            name=OperationFacts(self.index, number).io_name if function.func is None else "",
             place=self._place(row[SITE], row[MODULE]),
             arguments=Arguments(row[TEMPLATE], row[NAMES], function) if row[TEMPLATE] else None,
             facts=function,

@@ -17,11 +17,11 @@ from .._torch.inputs import is_whole
 from .._torch.internals import DisableTorchFunction
 from ..analysis import Cost
 from ..errors import InvalidArgument
-from ..graph import Graph, add_gradient_edges
+from ..graph import Graph, add_gradient_edges, first_view, plumbing_of
 from ..log.records import Failure
 from ..log.run import HoldsRun, run_of
 from .attention import add_patterns
-from .contents import Contents, ports_in, runs_in
+from .contents import Contents, chips_in, ports_in, runs_in
 from .document import packed
 from .schema import FORMAT, VERSION, Plain, lean
 from .values import Metrics, Values, Weights
@@ -108,7 +108,8 @@ def _payload(history: Recorded, previews: bool, max_bytes: int, metrics: Metrics
     graph, run = history.graph, run_of(history)
     if any(node.has_gradient for node in graph.all_nodes):
         graph = add_gradient_edges(graph)
-    contents = Contents(run.index, graph, history.cost)
+    plumbing = plumbing_of(history.graph)
+    contents = Contents(run.index, graph, history.cost, plumbing)
     values = Values(run.index, graph.all_nodes)
     nodes, modules, edges = contents.nodes(), contents.modules(), contents.edges()
     values.add_statistics(nodes)
@@ -128,6 +129,8 @@ def _payload(history: Recorded, previews: bool, max_bytes: int, metrics: Metrics
         "edges": edges,
         "runs": [lean("run", one) for one in runs_in(history.graph)],
         "ports": ports_in(graph),
+        "chips": chips_in(graph, plumbing),
+        "first_view": list(first_view(history.graph).open),
         "weights": shown,
         "metrics": list(metrics),
     }

@@ -49,6 +49,10 @@ GRAPH: dict[str, Part] = {
         "edges": Key("Edge[]", "list of Edge: every tensor that flows between two nodes"),
         "runs": Key("Run[]", "list of Run: consecutive equal blocks, outer runs first", []),
         "ports": Key("Port[]", "list of Port: groups of equal inputs, or outputs, such as a cache", []),
+        "chips": Key("Chip[]", "list of Chip: plumbing that leads to several operations, such as a mask", []),
+        "first_view": Key(
+            "string[]", "what is open at first: keys of modules, and addresses of lists of modules, `down_blocks`", []
+        ),
         "weights": Key("Weight[]", "list of Weight: parameters and buffers with readable values", []),
         "metrics": Key("string[]", "list of names: the user's own figures", []),
         "verdict": Key(
@@ -115,6 +119,9 @@ GRAPH: dict[str, Part] = {
         ),
         "type": Key("string", 'the function, in the spelling of labels: `"maxpool2d"`'),
         "function": Key("string", 'the function, as torch spells it: `"max_pool2d"`'),
+        "title": Key("string", 'what people call it: `"max_pool2d"`, of an input or output its name, `"input_ids"`', ""),
+        "folded": Key("boolean", "true for plumbing that folds into the edge it stands on, such as a `view`", False),
+        "call": Key("number", "the first node of the same call, if the call made several tensors", -1),
         "category": Key(
             "string",
             "the category, for its colour: `input`, `output`, `layer`, `attention`, `normalisation`, "
@@ -220,6 +227,10 @@ GRAPH: dict[str, Part] = {
         "module": Key("number", "the innermost module call around the blocks", -1),
         "starts": Key("number[]", "list of nodes: the first of every block"),
         "end": Key("number", "the node after the last block"),
+    },
+    "chip": {
+        "name": Key("string", "what it computes: `mask`, `positions`, `rotary`, `indices` or `constants`"),
+        "nodes": Key("number[]", "list of nodes"),
     },
     "weight": {
         "name": Key("string", '`"features.6.weight"`'),

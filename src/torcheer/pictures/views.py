@@ -9,14 +9,18 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .._text import plural
 from ..errors import InvalidArgument
 from ..graph import (
     Graph,
     ModuleBox,
     add_buffer_nodes,
     collapse,
+    first_view,
     focus,
+    fold_plumbing,
     fold_repeats,
+    merge_calls,
     merge_elementwise,
     merge_ports,
     omit_middle,
@@ -42,6 +46,7 @@ class View:
 
     graph: Graph
     notes: tuple[str, ...] = ()
+    folded: int = 0  # operations of plumbing that are not drawn
 
     @property
     def size(self) -> int:
@@ -53,8 +58,16 @@ def views(graph: Graph, options: PictureOptions) -> Iterator[View]:
     asked = options.nesting_depth is not None or bool(options.picks)
     smallest: View | None = None
     began = False
-    for view in _ladder(_base(graph, options), options):
-        view = View(merge_ports(view.graph), (*_focus_note(options), *view.notes))
+    base = _base(graph, options)
+    told, folded = _focus_note(options), 0
+    if not options.plumbing:
+        lean = merge_calls(fold_plumbing(base))
+        folded = base.num_operations - lean.num_operations
+        base = lean
+    if folded:
+        told = (*told, f"{plural(folded, 'operation')} of plumbing folded; plumbing=True draws all.")
+    for view in _ladder(base, options):
+        view = View(merge_ports(view.graph), (*told, *view.notes), folded)
         if smallest is not None and view.size >= smallest.size:
             continue
         if began or view.size <= (POSSIBLE if asked else READABLE):
@@ -70,7 +83,8 @@ def views(graph: Graph, options: PictureOptions) -> Iterator[View]:
         if smallest.size > keep:
             cut = omit_middle(smallest.graph, keep)
             left_out = sum(node.num_operations for node in cut.nodes if node.kind == "omitted")
-            yield View(cut, (*smallest.notes, f"Too large to draw: {left_out:,} operations in the middle are left out."))
+            note = f"Too large to draw: {left_out:,} operations in the middle are left out."
+            yield View(cut, (*smallest.notes, note), smallest.folded)
 
 
 def _focuses(options: PictureOptions) -> bool:
@@ -135,6 +149,9 @@ def _levels(graph: Graph) -> dict[str, int]:
 def _ladder(graph: Graph, options: PictureOptions) -> Iterator[View]:
     """Views of decreasing size: unchanged, folded, rolled, then with fewer and fewer levels of modules open."""
     start = options.nesting_depth
+    is_default = start is None and options.columns is None and not options.picks and not _focuses(options)
+    if is_default and len(graph.nodes) > SMALL:
+        yield from _as_on_page(graph, options)
     deepest = max(_levels(unroll(graph)).values(), default=0) + 1
     if start is None or start == "all":
         yield from _opened(graph, options)
@@ -153,6 +170,17 @@ def _ladder(graph: Graph, options: PictureOptions) -> Iterator[View]:
                 hint = f"nesting_depth={depth + 1} opens more, 'all' everything."
                 note = f"Modules are collapsed at depth {depth}, {all_}; {hint}"
             yield from list(_opened(shut, options, (note,)))[-1:]
+
+
+def _as_on_page(graph: Graph, options: PictureOptions) -> Iterator[View]:
+    """The view with which the page opens."""
+    flat = unroll(graph)
+    closed = set(first_view(flat).closed)
+    inside = Counter(key for node in flat.nodes for key in node.modules)
+    shut = collapse(graph, where=lambda box: box.key in closed and inside[box.key] > 1)
+    if len(shut.nodes) < len(graph.nodes):
+        note = "Modules are open as the page opens; nesting_depth='all' opens everything."
+        yield from list(_opened(shut, options, (note,)))[-1:]
 
 
 def _opened(graph: Graph, options: PictureOptions, notes: tuple[str, ...] = ()) -> Iterator[View]:

@@ -34,7 +34,7 @@ export class Stage {
   }
 
   modelIndex(state: State): ModelIndex {
-    return this.doc.modelIndex(state.rolled);
+    return this.doc.modelIndex(state);
   }
 
   get view(): View | null {
@@ -51,6 +51,7 @@ export class Stage {
       before.open === state.open &&
       before.shown === state.shown &&
       before.rolled === state.rolled &&
+      before.hasPlumbing === state.hasPlumbing &&
       before.isAcross === state.isAcross;
     if (isArranged && (this.scene || this.isWaiting)) {
       if (this.scene && !this.isWaiting) this.paint(scope);

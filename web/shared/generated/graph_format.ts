@@ -17,6 +17,8 @@ export interface Payload {
   edges: Edge[];
   runs: Run[];
   ports: Port[];
+  chips: Chip[];
+  first_view: string[];
   weights: Weight[];
   metrics: string[];
   verdict: string;
@@ -72,6 +74,9 @@ export interface OpNode {
   kind: string;
   type: string;
   function: string;
+  title: string;
+  folded: boolean;
+  call: number;
   category: string;
   pass: number;
   num_passes: number;
@@ -178,6 +183,11 @@ export interface Run {
   end: number;
 }
 
+export interface Chip {
+  name: string;
+  nodes: number[];
+}
+
 export interface Weight {
   name: string;
   values_id: string;
@@ -193,8 +203,8 @@ export interface Port {
 export const PARTS: Parts = {
   Payload: {
     required: ["format", "version", "made_by", "title", "facts", "files", "modules", "nodes", "edges"],
-    template: {"format": null, "version": null, "made_by": null, "title": null, "facts": null, "files": null, "modules": null, "nodes": null, "edges": null, "runs": [], "ports": [], "weights": [], "metrics": [], "verdict": "", "culprits": [], "partners": []},
-    checks: { format: { is: "string" }, version: { is: "number" }, made_by: { is: "string" }, title: { is: "string" }, facts: { is: "object", of: "Facts" }, files: { is: "list", of: "SourceFile" }, modules: { is: "list", of: "ModuleCall" }, nodes: { is: "list", of: "OpNode" }, edges: { is: "list", of: "Edge" }, runs: { is: "list", of: "Run" }, ports: { is: "list", of: "Port" }, weights: { is: "list", of: "Weight" }, metrics: { is: "list" }, verdict: { is: "string" }, culprits: { is: "list" }, partners: { is: "list" } },
+    template: {"format": null, "version": null, "made_by": null, "title": null, "facts": null, "files": null, "modules": null, "nodes": null, "edges": null, "runs": [], "ports": [], "chips": [], "first_view": [], "weights": [], "metrics": [], "verdict": "", "culprits": [], "partners": []},
+    checks: { format: { is: "string" }, version: { is: "number" }, made_by: { is: "string" }, title: { is: "string" }, facts: { is: "object", of: "Facts" }, files: { is: "list", of: "SourceFile" }, modules: { is: "list", of: "ModuleCall" }, nodes: { is: "list", of: "OpNode" }, edges: { is: "list", of: "Edge" }, runs: { is: "list", of: "Run" }, ports: { is: "list", of: "Port" }, chips: { is: "list", of: "Chip" }, first_view: { is: "list" }, weights: { is: "list", of: "Weight" }, metrics: { is: "list" }, verdict: { is: "string" }, culprits: { is: "list" }, partners: { is: "list" } },
   },
   Facts: {
     required: [],
@@ -213,8 +223,8 @@ export const PARTS: Parts = {
   },
   OpNode: {
     required: ["key", "label", "type", "function"],
-    template: {"key": null, "label": null, "kind": "operation", "type": null, "function": null, "category": "arithmetic", "pass": 1, "num_passes": 1, "module": -1, "exits": [], "shape": null, "dtype": null, "device": null, "bytes": 0, "seconds": 0.0, "backward_seconds": null, "flops": null, "macs": null, "params": [], "buffers": [], "inplace": false, "role": "", "arguments": "", "composite": null, "error": "", "gradfunc": null, "rows": [], "stack": [], "source": -1, "python_reads": [], "saved": false, "stats": null, "grad": null, "preview": null, "attention": null, "metrics": []},
-    checks: { key: { is: "string" }, label: { is: "string" }, kind: { is: "string" }, type: { is: "string" }, function: { is: "string" }, category: { is: "string" }, pass: { is: "number" }, num_passes: { is: "number" }, module: { is: "number" }, exits: { is: "list" }, shape: { is: "list", isNullable: true }, dtype: { is: "string", isNullable: true }, device: { is: "string", isNullable: true }, bytes: { is: "number" }, seconds: { is: "number" }, backward_seconds: { is: "number", isNullable: true }, flops: { is: "number", isNullable: true }, macs: { is: "number", isNullable: true }, params: { is: "list", of: "Param" }, buffers: { is: "list" }, inplace: { is: "boolean" }, role: { is: "string" }, arguments: { is: "string" }, composite: { is: "string", isNullable: true }, error: { is: "string" }, gradfunc: { is: "string", isNullable: true }, rows: { is: "list" }, stack: { is: "list" }, source: { is: "number" }, python_reads: { is: "list" }, saved: { is: "boolean" }, stats: { is: "object", of: "Stats", isNullable: true }, grad: { is: "object", of: "Gradient", isNullable: true }, preview: { is: "object", of: "Preview", isNullable: true }, attention: { is: "object", of: "Attention", isNullable: true }, metrics: { is: "list" } },
+    template: {"key": null, "label": null, "kind": "operation", "type": null, "function": null, "title": "", "folded": false, "call": -1, "category": "arithmetic", "pass": 1, "num_passes": 1, "module": -1, "exits": [], "shape": null, "dtype": null, "device": null, "bytes": 0, "seconds": 0.0, "backward_seconds": null, "flops": null, "macs": null, "params": [], "buffers": [], "inplace": false, "role": "", "arguments": "", "composite": null, "error": "", "gradfunc": null, "rows": [], "stack": [], "source": -1, "python_reads": [], "saved": false, "stats": null, "grad": null, "preview": null, "attention": null, "metrics": []},
+    checks: { key: { is: "string" }, label: { is: "string" }, kind: { is: "string" }, type: { is: "string" }, function: { is: "string" }, title: { is: "string" }, folded: { is: "boolean" }, call: { is: "number" }, category: { is: "string" }, pass: { is: "number" }, num_passes: { is: "number" }, module: { is: "number" }, exits: { is: "list" }, shape: { is: "list", isNullable: true }, dtype: { is: "string", isNullable: true }, device: { is: "string", isNullable: true }, bytes: { is: "number" }, seconds: { is: "number" }, backward_seconds: { is: "number", isNullable: true }, flops: { is: "number", isNullable: true }, macs: { is: "number", isNullable: true }, params: { is: "list", of: "Param" }, buffers: { is: "list" }, inplace: { is: "boolean" }, role: { is: "string" }, arguments: { is: "string" }, composite: { is: "string", isNullable: true }, error: { is: "string" }, gradfunc: { is: "string", isNullable: true }, rows: { is: "list" }, stack: { is: "list" }, source: { is: "number" }, python_reads: { is: "list" }, saved: { is: "boolean" }, stats: { is: "object", of: "Stats", isNullable: true }, grad: { is: "object", of: "Gradient", isNullable: true }, preview: { is: "object", of: "Preview", isNullable: true }, attention: { is: "object", of: "Attention", isNullable: true }, metrics: { is: "list" } },
   },
   Param: {
     required: ["name", "shape", "dtype", "numel"],
@@ -255,6 +265,11 @@ export const PARTS: Parts = {
     required: ["starts", "end"],
     template: {"module": -1, "starts": null, "end": null},
     checks: { module: { is: "number" }, starts: { is: "list" }, end: { is: "number" } },
+  },
+  Chip: {
+    required: ["name", "nodes"],
+    template: {"name": null, "nodes": null},
+    checks: { name: { is: "string" }, nodes: { is: "list" } },
   },
   Weight: {
     required: ["name"],

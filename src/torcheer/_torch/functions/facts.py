@@ -527,6 +527,21 @@ class TorchFunction:
         """True if each value of its result depends only on the values at the same place of its arguments."""
         return is_elementwise(self.plain_name)
 
+    @property
+    def rearranges(self) -> bool:
+        """True if its result has the values of its argument in another shape, order, dtype or memory: `view`, `to`."""
+        return self.plain_name in groups.REARRANGEMENTS
+
+    @property
+    def joins(self) -> bool:
+        """True if its result is all of its arguments side by side: `cat`."""
+        return self.plain_name in groups.JOINS
+
+    @property
+    def is_dropout(self) -> bool:
+        """True if it drops values at random in training, and returns its argument otherwise."""
+        return self.plain_name in groups.DROPOUTS
+
     @cached_property
     def is_random(self) -> bool:
         """True if it may draw random numbers."""

@@ -1,7 +1,7 @@
 """Chooses which modules of a model are open at first: `first_view`. The page and the pictures use the same choice.
 
-Modules open greedily, as long as the drawing stays readable in a window. Wrappers open first and cost nothing: a module with one
-important child, such as `transformer` of GPT-2 around its stack of blocks. The largest module is next, together with its
+Modules open greedily, as long as the drawing stays readable in a window. Wrappers open first and cost nothing: a module with
+one important child, such as `transformer` of GPT-2 around its stack of blocks. The largest module is next, together with its
 siblings of the same class. A stack of equal blocks stays closed: it is one box, `h ×12`,
 unless it is all there is to see.
 """

@@ -2,8 +2,8 @@
 
 Plumbing are the operations that a person leaves out of a drawing on a whiteboard. Two facts decide, the function and the flow:
 
-- Operations on the model's data that only rearrange it (`view`, `transpose`, `to`, a dropout that is switched off) fold into the
-  edge they stand on. An operation that drops values, such as a `getitem` that selects the last token, stays.
+- Operations on the model's data that only rearrange it (`view`, `transpose`, `to`, a dropout that is switched off) fold into
+  the edge they stand on. An operation that drops values, such as a `getitem` that selects the last token, stays.
 - Operations that are not on the way of the data: constants, masks, positions, rotary tables, indices. They fold into the
   operation they lead to; what leads to several operations is one chip, `mask · 14 operations`.
 

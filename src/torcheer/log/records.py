@@ -765,7 +765,7 @@ class Log:
         return self.functions[self.rows[number][FUNCTION]]
 
     def port_names(self, number: int) -> list[str]:
-        """What people call an input or output: `input_ids` and `cache[0]`, as forward names it; `logits`, its path in the result.
+        """What people call an input or output: `input_ids`, `cache[0]`, as forward names it; `logits`, its path in the result.
 
         An input that was given twice has two names; an output without a path is called `output`.
         """

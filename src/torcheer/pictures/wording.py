@@ -112,7 +112,7 @@ def human_count(count: float) -> str:
     """
     if count < 1000:
         return f"{count:g}"
-    for unit in ("K", "M", "G"):
+    for unit in ("K", "M", "B"):
         count /= 1000
         if count < 999.95:
             return f"{count:.1f}{unit}"

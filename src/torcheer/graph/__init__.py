@@ -32,11 +32,13 @@ from .views import format_passes as format_passes
 from .views import keep_module_outputs as keep_module_outputs
 from .views import merge_calls as merge_calls
 from .views import merge_elementwise as merge_elementwise
+from .views import merge_ends as merge_ends
 from .views import merge_ports as merge_ports
 from .views import omit_middle as omit_middle
 from .views import path_to_output as path_to_output
 from .views import prune_dead_ends as prune_dead_ends
 from .views import prune_internal as prune_internal
+from .views import regroup as regroup
 from .views import restrict as restrict
 from .views import roll as roll
 from .views import show_internal as show_internal

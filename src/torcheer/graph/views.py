@@ -976,6 +976,12 @@ def merge_ports(graph: Graph) -> Graph:
     return regroup(graph, groups, lambda key, nodes: _merged(key, found[key]), at_last=True) if groups else graph
 
 
+def merge_ends(key: str, nodes: list[Node]) -> Node:
+    """One node for several inputs, or several outputs."""
+    names = ", ".join(dict.fromkeys(node.name for node in nodes if node.name))
+    return merge_facts(nodes, key=key, label=key, role="", name=names, passes=(1,), num_passes=1)
+
+
 def _merged(key: str, group: EqualPorts) -> Node:
     first, last = group.nodes[0], group.nodes[-1]
     role = group.place if group.is_nested else f"{first.role} … {last.role}"

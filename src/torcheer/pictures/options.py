@@ -241,7 +241,7 @@ STYLES = {
         is_short=True,
         name_size=8,
         text_size=7,
-        edge_size=6,
+        edge_size=7,
         title_size=7.5,
         node_margin="0.055,0.025",
         solid_margin="0.11,0.075",
@@ -360,7 +360,8 @@ class PictureOptions:
         label: a format string of a node's fields (`"{type} {shape}"`), or a function of a `Node` that returns text.
         style: `"screen"`, or `"paper"`: small and grey, with little text, without title and legend; written as `.pdf`
             or `.svg`.
-        width: the width of the picture on screen or paper: `"8.5cm"`, `"80mm"`, `"3.3in"`, or a number of points.
+        width: the width of the picture on screen or paper: `"8.5cm"`, `"80mm"`, `"3.3in"`, or a number of points. In style
+            `"paper"` modules close and repeats fold until no text is smaller than 6 points at this width, and a note says so.
         columns: the number of columns for a long model (rows, if it goes right or left). None: several if it is very tall
             and can be divided with few arrows between columns.
         focus: a key of a module or of operations: only these and their neighbours are drawn, the rest as stubs.

@@ -6,8 +6,8 @@ The views come in order, each smaller than the one before: if the layout of one 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from .._text import plural
 from ..errors import InvalidArgument
@@ -21,10 +21,13 @@ from ..graph import (
     fold_plumbing,
     fold_repeats,
     merge_calls,
+    merge_ends,
     merge_elementwise,
     merge_ports,
     omit_middle,
     prune_internal,
+    regroup,
+    restrict,
     roll,
     unroll,
 )
@@ -85,6 +88,43 @@ def views(graph: Graph, options: PictureOptions) -> Iterator[View]:
             left_out = sum(node.num_operations for node in cut.nodes if node.kind == "omitted")
             note = f"Too large to draw: {left_out:,} operations in the middle are left out."
             yield View(cut, (*smallest.notes, note), smallest.folded)
+
+
+def views_for_print(graph: Graph, options: PictureOptions) -> Iterator[View]:
+    """The views to try until their text can be read on paper, the best first: fewer and fewer modules are open."""
+    for view in _distinct(views(graph, options)):
+        yield view
+        data = restrict(view.graph, {node.key for node in view.graph.all_nodes if node.kind != "plumbing"})
+        yield replace(view, graph=data, notes=(*view.notes, "Plumbing is left out."))
+        note = "Plumbing is left out; inputs, and outputs, are one node."
+        yield replace(view, graph=_merged_ends(data), notes=(*view.notes, note))
+    base = merge_ports(merge_calls(fold_plumbing(_base(graph, options))))
+    levels = _levels(unroll(base))
+    for depth in range(max(levels.values(), default=0), 0, -1):
+        shut = fold_repeats(_to_depth(base, depth))
+        yield View(shut, (f"Modules are collapsed at depth {depth}.",))
+        yield View(_merged_ends(shut), (f"Modules are collapsed at depth {depth}; inputs, and outputs, are one node.",))
+    outermost = fold_repeats(collapse(base, depth=1)) if base.all_boxes else base
+    yield View(_merged_ends(outermost), ("Only the outermost modules are drawn.",))
+    yield View(omit_middle(_merged_ends(outermost), 8), ("The middle is left out.",))
+
+
+def _distinct(found: Iterable[View]) -> Iterator[View]:
+    known: set[int] = set()
+    for view in found:
+        if view.size not in known:
+            known.add(view.size)
+            yield view
+
+
+def _merged_ends(graph: Graph) -> Graph:
+    """The graph with all inputs as one node, and all outputs."""
+    for kind in ("input", "output"):
+        ends = [node for node in graph.nodes if node.kind == kind]
+        if len(ends) > 1:
+            groups = {node.key: f"{kind}s" for node in ends}
+            graph = regroup(graph, groups, lambda key, nodes: merge_ends(key, nodes), at_last=kind == "output")
+    return graph
 
 
 def _focuses(options: PictureOptions) -> bool:

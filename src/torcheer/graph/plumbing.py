@@ -88,7 +88,8 @@ def _data(graph: Graph) -> set[str]:
     floating: set[str] = set()
     for node in graph.all_nodes:
         parents = [edge.source for edge in graph.edges_in.get(node.key, ()) if not edge.is_feedback]
-        if _is_origin(node) or any(parent in floating for parent in parents):
+        makes_constants = node.facts is not None and node.facts.category == "constant"  # also `zeros_like`
+        if _is_origin(node) or (not makes_constants and any(parent in floating for parent in parents)):
             found.add(node.key)
             if _carries(node):
                 floating.add(node.key)
@@ -217,7 +218,7 @@ def _chip_name(group: list[str], graph: Graph, beside: set[str]) -> str:
         )
     names = [place for edge in leaving for place in edge.positions]
     is_sum = any(name.startswith(("scatter", "index_add", "bincount")) for name in functions)  # counts the edges of a graph
-    has_truth = any(node.dtype == "bool" for node in nodes) and not is_sum
+    has_truth = (any(node.dtype == "bool" for node in nodes) or bool({"tril", "triu"} & functions)) and not is_sum
     if has_truth or any("mask" in name for name in (*names, *(node.name for node in entering))):
         return "mask"
     if any(graph.by_key[edge.target].function == "embedding" for edge in leaving):

@@ -217,10 +217,13 @@ def _as_on_page(graph: Graph, options: PictureOptions) -> Iterator[View]:
     flat = unroll(graph)
     closed = set(first_view(flat).closed)
     inside = Counter(key for node in flat.nodes for key in node.modules)
-    shut = collapse(graph, where=lambda box: box.key in closed and inside[box.key] > 1)
+    folded = graph if options.fold_repeats is False else fold_repeats(graph)  # closed modules show less of what is equal
+    shut = collapse(folded, where=lambda box: box.key in closed and inside[box.key] > 1)
     if len(shut.nodes) < len(graph.nodes):
-        note = "Modules are open as the page opens; nesting_depth='all' opens everything."
-        yield from list(_opened(shut, options, (note,)))[-1:]
+        notes = ["Modules are open as the page opens; nesting_depth='all' opens everything."]
+        if len(folded.nodes) < len(graph.nodes):
+            notes.append("Equal blocks in a row are drawn once.")
+        yield from list(_opened(shut, options, tuple(notes)))[-1:]
 
 
 def _opened(graph: Graph, options: PictureOptions, notes: tuple[str, ...] = ()) -> Iterator[View]:

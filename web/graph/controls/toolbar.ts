@@ -30,7 +30,7 @@ export class Toolbar {
     this.roll = button("Rolled", "One box per layer, however often it ran (r)", () => actions.roll());
     this.roll.hidden = !docs.some((doc) => doc.hasPasses);
     const about = "Shape functions, masks, positions and what leads only to these (p)";
-    this.plumbing = button("Plumbing", about, () => actions.plumbing());
+    this.plumbing = button("Plumbing", about, () => actions.plumbing(), { class: "plumbing" });
     this.plumbing.hidden = !docs.some((doc) => doc.hasPlumbing);
     this.turn = button("⇉", "From left to right, or from top to bottom (h)", () => actions.turn(), { class: "icon" });
     this.table = button("Table", "Table of operations and modules (t)", () => actions.togglePart("table"));

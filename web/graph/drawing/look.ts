@@ -147,7 +147,8 @@ export class Faces {
       return { title: format.shortened(title, LONGEST_TITLE), kind, badge };
     }
     const title = this.relative(~item.child, outer);
-    if (box.kind === "chip") return { title, kind: format.plural(box.high - box.low, "operation"), badge: "" };
+    if (box.kind === "chip")
+      return { title, kind: format.plural(this.measures.operations(item.child), "operation"), badge: "" };
     if (box.kind === "list") return { title, kind: format.plural(this.modulesIn(~item.child), "module"), badge: "" };
     if (!call) return { title, kind, badge: "" };
     const pass = call.num_calls > 1 ? `call ${call.call}/${call.num_calls}` : "";

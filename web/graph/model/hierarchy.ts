@@ -262,7 +262,7 @@ function settle(boxes: Box[], units: Unit[], order: Int32Array, position: Int32A
   const visit = (b: number): void => {
     const box = boxes[b]!;
     box.low = next;
-    for (const child of [...box.children, ...box.folded]) {
+    for (const child of inOrder(boxes, units, box)) {
       if (isBox(child)) visit(~child);
       else {
         units[child]!.parent = b;
@@ -273,6 +273,21 @@ function settle(boxes: Box[], units: Unit[], order: Int32Array, position: Int32A
     box.high = next;
   };
   visit(0);
+}
+
+/** All that is in a box, by execution: its children, and between them what is not drawn. */
+function inOrder(boxes: Box[], units: Unit[], { children, folded }: Box): number[] {
+  const first = (child: number): number => {
+    let at = child;
+    while (isBox(at)) at = boxes[~at]!.children[0]!;
+    return units[at]!.members[0]!;
+  };
+  const left = folded.slice();
+  const before = (child: number): number[] => {
+    const count = left.findIndex((unit) => first(unit) > first(child));
+    return left.splice(0, count < 0 ? left.length : count);
+  };
+  return [...children.flatMap((child) => [...before(child), child]), ...left];
 }
 
 /** The units that a child stands for, in order. */

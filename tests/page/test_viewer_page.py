@@ -296,7 +296,11 @@ def test_the_number_keys_open_down_to_a_depth(read, shelf):
     reader = read("resnet50")
     reader.press("1")
     graph = shelf.history("resnet50").graph
-    own = {node.key for node in graph.nodes if not node.modules and node.type != "flatten"} | {"conv2d_1_1:1", "batchnorm_1_2:1", "relu_1_3:1"}
+    own = {node.key for node in graph.nodes if not node.modules and node.type != "flatten"} | {
+        "conv2d_1_1:1",
+        "batchnorm_1_2:1",
+        "relu_1_3:1",
+    }
     assert own <= set(reader.seen("operation"))
     assert {"layer1:1", "layer2:1", "layer3:1", "layer4:1"} == set(reader.seen("module"))
     reader.press("2")

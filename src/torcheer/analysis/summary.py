@@ -314,7 +314,9 @@ class _Table:
             "memory": sum(map(index.tensor_bytes, chain.from_iterable(made))) if any(made) else None,
         }
         name = address.rpartition(".")[2] or "(model)"
-        self._append(name, level, address, index.log.registered[address].class_name, params, own, cost.module(address).total, facts)
+        self._append(
+            name, level, address, index.log.registered[address].class_name, params, own, cost.module(address).total, facts
+        )
         children = [] if is_last_level else index.module_children[address]
         for child in children:
             self._add(child, level + 1)

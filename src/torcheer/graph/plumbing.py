@@ -266,7 +266,7 @@ def _chip_node(key: str, chip: Chip, nodes: list[Node]) -> Node:
 
 
 def _without(graph: Graph, folded: frozenset[str]) -> Graph:
-    """The graph without these nodes. An edge through them has the tensor with which it begins, and the arguments it enters."""
+    """The graph without these nodes. An edge through them begins at the last drawn node, and has the shape that arrives."""
     reaching: dict[str, dict[str, Edge]] = {}  # by folded node: the drawn nodes that reach it, each with its first edge
     edges: list[Edge] = []
     for node in graph.all_nodes:
@@ -277,8 +277,9 @@ def _without(graph: Graph, folded: frozenset[str]) -> Graph:
                 continue
             for source, first in reaching[edge.source].items():
                 passes = ((graph.by_key[source].passes[0], node.passes[0]),)
+                ends = {"target": node.key, "positions": edge.positions, "passes": passes}
                 arriving.setdefault(source, []).append(
-                    replace(first, target=node.key, positions=edge.positions, passes=passes, is_memory=False)
+                    replace(first, **ends, is_memory=False, shape=edge.shape, bytes=edge.bytes)
                 )
         if node.key in folded:
             reaching[node.key] = {source: some[0] for source, some in arriving.items()}

@@ -634,9 +634,7 @@ class ModelHistory(Helpful):
         """The bytes in use over the pass, the peak, and the tensors alive at the peak."""
         return memory_of(self)
 
-    def summary(
-        self, columns: Iterable[str] = DEFAULT_COLUMNS, *, depth: int | None = None, fold: bool = True
-    ) -> Summary:
+    def summary(self, columns: Iterable[str] = DEFAULT_COLUMNS, *, depth: int | None = None, fold: bool = True) -> Summary:
         """A table of the modules: shapes, parameters, FLOPs, time, memory; with totals. Prints as text.
 
         Equal modules in a row are one row, and the text fits a screen; `depth=` and `fold=False` show more.

@@ -135,7 +135,7 @@ export class Finder {
 
   /** Closes the list and focuses the graph, where n and N step through the results; without a list, ends the search. */
   private leave(): void {
-    if (!this.isOpen) this.field.value = "";
+    if (!this.isOpen && this.guide.state.match < 0) this.field.value = "";
     this.flush();
     this.open(false);
     this.field.blur();

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torchvision_operators
 
 import torcheer
+import torchvision_operators
 from torcheer.graph import Node, first_view
 from torcheer.pictures import PictureOptions
 from torcheer.pictures.views import views

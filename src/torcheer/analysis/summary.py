@@ -93,8 +93,8 @@ class Summary(ShownTable):
         self._rows = rows
         self._tree = tree
         self._notes = notes
-        self._folds = folds
-        self._fits = fits  # print only as deep as fits a screen
+        self._is_folded = folds
+        self._is_cut = fits  # print only as deep as fits a screen
         self.totals = totals
 
     def to_rows(self) -> list[dict[str, Any]]:
@@ -125,11 +125,11 @@ class Summary(ShownTable):
     def _lines(self) -> tuple[list[tuple[str, int]], list[str]]:
         """The printed lines: a title, and the number of a row; and notes on what is not printed."""
         deepest = max(self._tree.levels, default=0)
-        lines = self._tree.lines(self._folds, deepest)
+        lines = self._tree.lines(self._is_folded, deepest)
         depth = deepest
-        while self._fits and len(lines) > _SCREEN and depth > 1:
+        while self._is_cut and len(lines) > _SCREEN and depth > 1:
             depth -= 1
-            lines = self._tree.lines(self._folds, depth)
+            lines = self._tree.lines(self._is_folded, depth)
         notes = []
         if any(_EQUAL in title for title, _ in lines):
             notes.append("Equal modules are one row, with the figures of each; fold=False shows all.")
@@ -233,9 +233,9 @@ def summary_of(
         fold: equal modules in a row are printed as one row: `layers.0 … layers.31 (32 equal)`. False prints every module.
 
     In print, a module has the sums of all below it. A row of `to_rows()` has the figures of the module without its submodules,
-    so its columns add up; only `total flops`, `time` and `backward time` include submodules. A parameter that several modules share counts for the first of them.
-    Backward time is summed over all recorded backward passes (`save_gradients`). Unknown figures print as "unknown", and are
-    None in `to_rows()`.
+    so its columns add up; only `total flops`, `time` and `backward time` include submodules. A parameter that several modules
+    share counts for the first of them. Backward time is summed over all recorded backward passes (`save_gradients`). Unknown
+    figures print as "unknown", and are None in `to_rows()`.
     """
     wanted = (columns,) if isinstance(columns, str) else tuple(dict.fromkeys(columns))
     unknown = [name for name in wanted if name not in COLUMNS]
@@ -268,7 +268,7 @@ class _Table:
         total = self.cost.total
         left = self.cost.elsewhere
         if left.flops or left.seconds or left.backward_seconds or left.unknown or left.untimed or not self.rows:
-            nowhere = {"calls": None, "in": [], "out": [], "memory": None}
+            nowhere: dict[str, Any] = {"calls": None, "in": [], "out": [], "memory": None}
             self._append("(in no module)", 0, "", "", (0, 0), left, left, nowhere)
         totals = {name: self._total(name, total) for name in self.columns}
         fits = self.depth is None and self.fold

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 from .._text import plural
 from .._torch.sentinels import TENSOR
@@ -277,7 +278,7 @@ def _without(graph: Graph, folded: frozenset[str]) -> Graph:
                 continue
             for source, first in reaching[edge.source].items():
                 passes = ((graph.by_key[source].passes[0], node.passes[0]),)
-                ends = {"target": node.key, "positions": edge.positions, "passes": passes}
+                ends: dict[str, Any] = {"target": node.key, "positions": edge.positions, "passes": passes}
                 arriving.setdefault(source, []).append(
                     replace(first, **ends, is_memory=False, shape=edge.shape, bytes=edge.bytes)
                 )

@@ -147,6 +147,9 @@ class Names(Protocol):
     def ends(self, kind: str) -> list[Sequence[int]]:
         """The passes of every `input` or `output`."""
 
+    def named_end(self, name: str) -> Sequence[int] | None:
+        """The passes of the input or output that people call so: `input_ids`, `logits`, `output.logits`; None if none is."""
+
     def shows(self, number: int) -> bool:
         """True if a number is an operation that belongs to a layer."""
 
@@ -284,8 +287,15 @@ class Text(Key):
         if found is None:
             found = self._by_glob(names)
         if found is None:
-            raise LayerNotFound(names.not_found(self.text))
+            raise LayerNotFound(self.several_addresses(names) or names.not_found(self.text))
         return found
+
+    def several_addresses(self, names: Names) -> str:
+        """The error for a text that is the end of several addresses; empty if it is not."""
+        addresses = next((found for way in readings(self.text) if (found := ending_with(way.name, names))), [])
+        if len(addresses) < 2:
+            return ""
+        return f"{self.text!r} is the end of {len(addresses)} addresses: {few(map(repr, addresses), 12)}. Say which."
 
     def exact(self, names: Names) -> Meaning | None:
         """The meaning as a label, an address, or an input or output of the model; None if it is none of these."""
@@ -305,6 +315,11 @@ class Text(Key):
                 ends = ends[end[1] - 1 : end[1]] if end[1] else []
             if ends:
                 return Meaning([match for passes in ends for match in self._passes(way, passes, names).matches], False)
+        for way in ways:
+            if way.can_be_label and (passes := names.named_end(way.name)) is not None:
+                return self._passes(way, passes, names)
+            if len(addresses := ending_with(way.name, names)) == 1:
+                return Meaning(self._tensors(way, addresses[0], names), is_plural=way.part == ALL)
         return None
 
     def is_known(self, names: Names) -> bool:
@@ -376,11 +391,14 @@ class Text(Key):
                     raise LayerNotFound(f"module {self.text!r} was not called.")
                 return calls
         for way in readings(self.text):
+            if way.can_be_label and len(addresses := ending_with(way.name, names)) == 1:
+                return _turn(way, addresses[0], names.calls(addresses[0]), self.text)
+        for way in readings(self.text):
             if way.is_glob and way.can_be_label and (addresses := _fitting(way.name, names)):
                 return [call for one in addresses for call in _turn(way, one, names.calls(one))]
         if self.exact(names) is not None:
             return super(Text, self).modules(names)
-        raise LayerNotFound(names.not_found(self.text))
+        raise LayerNotFound(self.several_addresses(names) or names.not_found(self.text))
 
 
 def _turn(way: Reading, address: str, calls: Sequence[ModuleCall], text: str = "") -> list[ModuleCall]:
@@ -400,6 +418,11 @@ def _fitting(glob: str, names: Names) -> list[str]:
     fits = glob_pattern(meant).fullmatch
     found = {first for other, first in names.first_addresses.items() if fits(other)}
     return [address for address in names.classes if address and (address in found or fits(address))]
+
+
+def ending_with(name: str, names: Names) -> list[str]:
+    """The addresses of the modules that ran whose last parts are a name: `transformer.h.1` ends with `h.1`."""
+    return [address for address in names.classes if address.endswith(f".{name}") and names.calls(address)] if name else []
 
 
 def _find(way: Reading, names: Names) -> str | None:

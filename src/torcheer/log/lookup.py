@@ -42,7 +42,7 @@ class IndexNames:
     def without_tensors(self) -> IndexNames:
         """A copy that refers to no tensor, for objects that live longer than the history."""
         light = copy.copy(self)
-        light.__dict__["classes"] = self.classes
+        light.__dict__ |= {"classes": self.classes, "_named_ends": self._named_ends}
         light._registered = {}
         log = self._table.log
         light._table = copy.copy(self._table)
@@ -70,6 +70,19 @@ class IndexNames:
     def ends(self, kind: str) -> list[Sequence[int]]:
         origin, log = Origin(kind), self._table.log
         return [layer.passes for layer in self._table.layers if log.function_of(layer.passes[0]).origin is origin]
+
+    @cached_property
+    def _named_ends(self) -> dict[str, Sequence[int]]:
+        """The passes of inputs and outputs by the names that people call them; outputs win over inputs."""
+        log, found = self._table.log, {}
+        for kind in ("input", "output"):
+            for passes in self.ends(kind):
+                for name in log.port_names(passes[0]):
+                    found[name] = found[f"{kind}.{name}"] = passes
+        return found
+
+    def named_end(self, name: str) -> Sequence[int] | None:
+        return self._named_ends.get(name)
 
     def shows(self, number: int) -> bool:
         return self._table.shows(number)
@@ -244,6 +257,10 @@ class Lookup:
             numbers = (number for call in calls for number in call.outputs[:1] if names.shows(number))
             fitting = list(self._table.by_layer(numbers))
         if len(fitting) > 1:
+            if (several := Text(text).several_addresses(names)) and not any(
+                text in names.label_of(n.passes[0]) for n in fitting
+            ):
+                raise AmbiguousKey(several)
             raise AmbiguousKey(f"{text!r} fits {len(fitting)} layers: {self._list(fitting)}. Use one of these labels.")
         return Position(fitting[0].number).meaning(names) if fitting else None
 

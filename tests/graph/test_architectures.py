@@ -46,9 +46,8 @@ SEEN = {
         "down_blocks up_blocks | time_embedding conv_in down_blocks.0 down_blocks.1 down_blocks.2 mid_block up_blocks.0 "
         "up_blocks.1 up_blocks.2 conv_norm_out conv_act conv_out"
     ),
-    "Faster R-CNN": (
-        "backbone | transform backbone.body backbone.fpn rpn roi_heads unbind mul mul mul mul stack"  # the last: to the image's size
-    ),
+    # the last six bring the boxes to the size of the image
+    "Faster R-CNN": "backbone | transform backbone.body backbone.fpn rpn roi_heads unbind mul mul mul mul stack",
     "seq2seq LSTM": " | embed_source encoder embed_target decoder to_words",
     "GNN": (
         "conv1 conv2 | conv1.lin index_select mul conv1.aggr_module conv1 relu conv2.lin index_select mul conv2.aggr_module "

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _WIDTH = 100
 _LAYERS_SHOWN = 200
 _LAYERS_UNFOLDED = 60  # a model with more layers lists only the first of equal blocks
+_FEWEST_FOLDED = 3  # layers; fewer are listed
 _Line = TypeVar("_Line")
 _MODULE_LINES_SHOWN = 60
 _DECISIONS_SHOWN = 5
@@ -116,7 +117,7 @@ def _folded_layers(history: ModelHistory) -> dict[int, str]:
         numbers = [number for number in numbers if number not in found]
         inside = {index.layer(n).number for node in run.blocks[0].nodes for n in node.operations}
         box, last = run.blocks[1].box, run.blocks[-1].box
-        if not numbers or box is None or last is None or not inside.isdisjoint(numbers):
+        if len(numbers) < _FEWEST_FOLDED or box is None or last is None or not inside.isdisjoint(numbers):
             continue
         names = box.address if len(run.blocks) == 2 else f"{box.address} … {last.address}"
         found |= dict.fromkeys(numbers, "")

@@ -15,6 +15,7 @@ from .._text import human_size, plural
 from .._torch.gc_pause import fewer_collections
 from .._torch.inputs import is_whole
 from .._torch.internals import DisableTorchFunction
+from .._torch.measure import one_thread
 from ..analysis import Cost
 from ..errors import InvalidArgument
 from ..graph import Graph, add_gradient_edges, first_view, plumbing_of
@@ -80,7 +81,12 @@ def payload_of(
     """
     check_limit(max_bytes)
     check_metrics(metrics)
-    with DisableTorchFunction(), torch.no_grad(), fewer_collections():  # a running recording does not record the reads
+    with (
+        DisableTorchFunction(),
+        torch.no_grad(),
+        fewer_collections(),
+        one_thread(),
+    ):  # a running recording does not record the reads
         return _payload(history, previews, max_bytes, metrics or {})
 
 

@@ -8,8 +8,6 @@ from torch import nn
 
 import torcheer
 
-# ruff: noqa: E501
-
 
 class Block(nn.Module):
     def __init__(self) -> None:

@@ -50,9 +50,10 @@ def first_view(graph: Graph) -> FirstView:
     """The modules to open at first, of an unrolled graph.
 
     >>> import torch, torcheer
-    >>> from torch.nn import Linear, ReLU, Sequential
+    >>> from torch.nn import Linear, ReLU, Sequential, Tanh
     >>> body = Sequential(Sequential(*(Sequential(Linear(2, 2), ReLU()) for _ in range(12))), Linear(2, 2))
-    >>> first_view(torcheer.log_forward_pass(Sequential(body, ReLU()), torch.ones(1, 2)).graph).open
+    >>> model = Sequential(body, ReLU(), Linear(2, 2), Tanh())
+    >>> first_view(torcheer.log_forward_pass(model, torch.ones(1, 2)).graph).open
     ('0:1', '0.0:1')
     """
     return _Chooser(merge_ports(merge_calls(fold_plumbing(graph)))).chosen()  # views that are there already change nothing

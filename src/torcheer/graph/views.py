@@ -594,7 +594,7 @@ def merge_elementwise(graph: Graph) -> Graph:
     >>> from torcheer.graph import build_graph
     >>> graph = build_graph(torcheer.log_forward_pass(lambda x: torch.relu(x + 1) * 2, torch.ones(2)))
     >>> [node.title for node in merge_elementwise(graph).nodes]
-    ['input', 'add → relu → mul', 'output']
+    ['x', 'add → relu → mul', 'output']
     """
     chains: dict[str, list[Node]] = {}  # by key of the chain's last node so far
     for node in graph.all_nodes:

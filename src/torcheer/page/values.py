@@ -26,10 +26,10 @@ from ..errors import InvalidArgument
 from ..graph import Node
 from ..log.index import Index
 from ..log.operation import OperationFacts
-
-PATIENCE = 2.0  # seconds before progress is shown
 from .document import packed
 from .schema import GRAPH, Plain, lean
+
+PATIENCE = 2.0  # seconds before progress is shown
 
 Kind = Literal["image", "maps", "matrix", "attention", "vector"]
 

@@ -239,6 +239,7 @@ def summary(
     *,
     columns: Iterable[str] = DEFAULT_COLUMNS,
     depth: int | None = None,
+    fold: bool = True,
     random_seed: int | None = None,
 ) -> Summary:
     """Run a model once and return a table of its modules: shapes, parameters, FLOPs, time, memory. Prints as text.
@@ -249,12 +250,12 @@ def summary(
 
     Args:
         model, input_args, input_kwargs, random_seed: as in `log_forward_pass`.
-        columns, depth: as in `ModelHistory.summary`.
+        columns, depth, fold: as in `ModelHistory.summary`.
     """
     args, kwargs = _arguments(model, input_args, input_kwargs, "summary")
     with explained(model, (args, kwargs), "summary"):
         history = log_forward_pass(model, args, kwargs, layers_to_save="none", random_seed=random_seed)
-    return history.summary(columns, depth=depth)
+    return history.summary(columns, depth=depth, fold=fold)
 
 
 def validate_forward_pass(

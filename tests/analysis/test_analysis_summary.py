@@ -21,7 +21,7 @@ def test_the_table_reads_as_the_module_tree():
     assert text == (
         "module   class   calls  in      out     params  trainable  flops  macs      %\n"
         "───────  ──────  ─────  ──────  ──────  ──────  ─────────  ─────  ────  ─────\n"
-        "(model)  Mlp         1  (2, 4)  (2, 3)       –          –      6     0    2.4\n"
+        "(model)  Mlp         1  (2, 4)  (2, 3)      67         67    246   112  100.0\n"
         "├─ fc1   Linear      1  (2, 4)  (2, 8)      40         40    128    64   52.0\n"
         "├─ act   ReLU        1  (2, 8)  (2, 8)       –          –     16     0    6.5\n"
         "└─ fc2   Linear      1  (2, 8)  (2, 3)      27         27     96    48   39.0\n"

@@ -13,6 +13,9 @@ import torcheer
 from torcheer import ModelHistory
 from torcheer.demo import AlexNet
 from zoo.foreign import package
+from zoo.torchvision_detection import without_compiled_operators
+from zoo.transformers_experts import LATENT
+from zoo.transformers_tiny import tiny
 
 Built = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
@@ -37,23 +40,111 @@ def llama(**more: Any) -> nn.Module:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**small, **more}))
 
 
-def llama_8_layers() -> Built:
-    return llama(num_hidden_layers=8), (ids(100),), {}
-
-
-def llama_70b() -> Built:
-    """The shape of Llama 3 with 70 billion parameters, without values."""
+def llama_8b() -> Built:
+    """The shape of Llama 3 with 8 billion parameters, without values."""
     with torch.device("meta"):
         model = llama(
-            hidden_size=8192,
-            intermediate_size=28672,
-            num_hidden_layers=80,
-            num_attention_heads=64,
+            hidden_size=4096,
+            intermediate_size=14336,
+            num_hidden_layers=32,
+            num_attention_heads=32,
             num_key_value_heads=8,
             vocab_size=128256,
             dtype=torch.bfloat16,
         )
         return model, (torch.zeros(1, 128, dtype=torch.long),), {}
+
+
+def mixtral() -> Built:
+    return tiny("mixtral", "AutoModelForCausalLM", num_hidden_layers=4), (ids(60),), {}
+
+
+def deepseek() -> Built:
+    """DeepSeek V3: latent attention, the first layer dense, the others with experts."""
+    options = {**LATENT, "num_hidden_layers": 5, "first_k_dense_replace": 1}
+    return tiny("deepseek_v3", "AutoModelForCausalLM", **options), (ids(60),), {}
+
+
+def qwen2_vl() -> Built:
+    """A picture of 16 patches, merged to four tokens, within a text."""
+    vision = {"depth": 4, "embed_dim": 32, "hidden_size": 32, "num_heads": 4, "patch_size": 8, "spatial_merge_size": 2}
+    text = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "vocab_size": 64,
+        "num_key_value_heads": 2,
+        "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4},
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    special = {"image_token_id": 60, "video_token_id": 61, "vision_start_token_id": 62, "vision_end_token_id": 63}
+    config = transformers.Qwen2VLConfig(text_config=text, vision_config=vision, **special)
+    tokens = torch.tensor([[5, 62, 60, 60, 60, 60, 63, 7, 8, 9]])
+    picture = {"pixel_values": torch.randn(16, 3 * 2 * 8 * 8), "image_grid_thw": torch.tensor([[1, 4, 4]])}
+    kinds = {"mm_token_type_ids": (tokens == 60).int(), "attention_mask": torch.ones_like(tokens)}
+    return transformers.Qwen2VLForConditionalGeneration(config), (), {"input_ids": tokens, **kinds, **picture}
+
+
+def swin() -> Built:
+    config = transformers.SwinConfig(
+        image_size=64, patch_size=4, embed_dim=24, depths=[2, 2, 6, 2], num_heads=[1, 2, 4, 8], window_size=2
+    )
+    return transformers.SwinForImageClassification(config), (torch.randn(1, 3, 64, 64),), {}
+
+
+def resnet50() -> Built:
+    return package("torchvision").models.resnet50(weights=None), (torch.randn(1, 3, 64, 64),), {}
+
+
+def faster_rcnn() -> Built:
+    detector = package("torchvision").models.detection.fasterrcnn_resnet50_fpn
+    without_compiled_operators()
+    model = detector(weights=None, weights_backbone=None, num_classes=5, min_size=64, max_size=96)
+    return model, ([torch.rand(3, 64, 80)],), {}
+
+
+class Translator(nn.Module):
+    """Two LSTMs: one reads the sentence, the other writes its translation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed_source = nn.Embedding(50, 16)
+        self.embed_target = nn.Embedding(60, 16)
+        self.encoder = nn.LSTM(16, 32, num_layers=2, batch_first=True)
+        self.decoder = nn.LSTM(16, 32, num_layers=2, batch_first=True)
+        self.to_words = nn.Linear(32, 60)
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        _, state = self.encoder(self.embed_source(source))
+        written, _ = self.decoder(self.embed_target(target), state)
+        return self.to_words(written)
+
+
+def seq2seq_lstm() -> Built:
+    return Translator(), (ids(50, 9), ids(60, 7)), {}
+
+
+class Gnn(nn.Module):
+    """Two rounds of messages along the edges of a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        convolution = package("torch_geometric.nn").GCNConv
+        self.conv1 = convolution(8, 16)
+        self.conv2 = convolution(16, 16)
+        self.classifier = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        x = self.conv1(x, edge_index).relu()
+        x = self.conv2(x, edge_index).relu()
+        return self.classifier(x.mean(0))
+
+
+def gnn() -> Built:
+    return Gnn(), (torch.randn(6, 8), torch.tensor([[0, 1, 2, 3, 4, 5, 0], [1, 2, 3, 4, 5, 0, 3]])), {}
 
 
 def t5() -> Built:
@@ -115,18 +206,25 @@ def unet() -> Built:
     return model, (), named
 
 
-MODELS: dict[str, Callable[[], Built]] = {
-    "AlexNet": alexnet,
+# The architectures by which the first view is judged, and two more.
+ARCHITECTURES: dict[str, Callable[[], Built]] = {
     "GPT-2": gpt2,
-    "Llama, 8 layers": llama_8_layers,
-    "Llama 70B": llama_70b,
+    "Llama 8B": llama_8b,
+    "Mixtral": mixtral,
+    "DeepSeek": deepseek,
+    "Qwen2-VL": qwen2_vl,
     "T5": t5,
     "Whisper": whisper,
     "Mamba": mamba,
-    "BERT": bert,
+    "Swin": swin,
     "ViT": vit,
+    "ResNet-50": resnet50,
     "U-Net": unet,
+    "Faster R-CNN": faster_rcnn,
+    "seq2seq LSTM": seq2seq_lstm,
+    "GNN": gnn,
 }
+MODELS = {**ARCHITECTURES, "AlexNet": alexnet, "BERT": bert}
 
 
 def history_of(name: str) -> ModelHistory:

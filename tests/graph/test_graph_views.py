@@ -442,7 +442,7 @@ def test_identities_inside_a_collapsed_module_are_part_of_it():
 
 def test_runs_of_elementwise_operations_merge():
     graph = merge_elementwise(graph_of(lambda t: ((t + 1).relu() * 2) @ torch.ones(4, 2), x))
-    assert [n.title for n in graph.nodes] == ["input", "add → relu → mul", "ones", "matmul", "output"]
+    assert [n.title for n in graph.nodes] == ["t", "add → relu → mul", "ones", "matmul", "output"]
     chain = graph.nodes[1]
     assert (chain.kind, chain.num_operations, chain.shape, chain.bytes) == ("chain", 3, (3, 4), 3 * 48)
     assert chain.key == "add_1_1:1…mul_1_3:1"
@@ -452,7 +452,7 @@ def test_a_run_ends_where_something_else_uses_it():
     graph = merge_elementwise(graph_of(lambda t: (t + 1).relu() + (t + 1).sin().sum() + t.cos(), x))
     assert "cos" in [n.title for n in graph.nodes]
     graph = merge_elementwise(graph_of(lambda t: (y := t + 1).relu() * y.sum(), x))
-    assert [n.title for n in graph.nodes] == ["input", "add", "sum", "relu → mul", "output"]
+    assert [n.title for n in graph.nodes] == ["t", "add", "sum", "relu → mul", "output"]
 
 
 def test_a_run_stays_in_its_module():
@@ -462,7 +462,7 @@ def test_a_run_stays_in_its_module():
 
 def test_a_run_stands_where_its_last_operation_did():
     graph = merge_elementwise(graph_of(lambda t: (t + 1) * t.sum(), x))
-    assert [n.title for n in graph.nodes] == ["input", "sum", "add → mul", "output"]
+    assert [n.title for n in graph.nodes] == ["t", "sum", "add → mul", "output"]
     assert not any(e.is_feedback for e in graph.edges)
 
 

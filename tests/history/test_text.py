@@ -35,16 +35,16 @@ Log of AlexNet forward pass:
 		classifier:
 		    classifier.0, classifier.1, classifier.2, classifier.3, classifier.4, classifier.5, classifier.6
 	Layers:
-		0: input_1_0
-		1: conv2d_1_1
-		2: relu_1_2
-		3: maxpool2d_1_3
-		4: conv2d_2_4
-		5: relu_2_5
-		6: maxpool2d_2_6
-		7: conv2d_3_7
-		8: relu_3_8
-		9: conv2d_4_9
+		0: input_1_0                1×3×224×224
+		1: conv2d_1_1               1×64×55×55   features.0
+		2: relu_1_2                 1×64×55×55   features.1
+		3: maxpool2d_1_3            1×64×27×27   features.2
+		4: conv2d_2_4               1×192×27×27  features.3
+		5: relu_2_5                 1×192×27×27  features.4
+		6: maxpool2d_2_6            1×192×13×13  features.5
+		7: conv2d_3_7               1×384×13×13  features.6
+		8: relu_3_8                 1×384×13×13  features.7
+		9: conv2d_4_9               1×256×13×13  features.8
 """
 
 LAYER = """\
@@ -104,7 +104,9 @@ def test_ends_say_where_they_were():
 def test_long_lists_are_cut_with_a_count():
     text = str(log(nn.Sequential(*(nn.ReLU() for _ in range(1000))), torch.rand(2)))
     assert text.count("\n") < 260
-    assert re.search(r"… \d+ layers more …", text)
+    assert "… 1 … 999 (999 equal): 999 layers …" in text
+    flat = str(log(lambda x: [x := x.sin() for _ in range(1000)][-1], torch.rand(2)))
+    assert re.search(r"… \d+ layers? more …|1000 passes", flat)
 
 
 def test_a_recurrent_model_says_how_many_passes():

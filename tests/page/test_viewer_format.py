@@ -38,6 +38,7 @@ def parts(payload: dict[str, object]) -> list[tuple[str, dict[str, object]]]:
     found += [("edge", one) for one in payload["edges"]]
     found += [("run", one) for one in payload.get("runs", ())]
     found += [("port", one) for one in payload.get("ports", ())]
+    found += [("chip", one) for one in payload.get("chips", ())]
     found += [("weight", one) for one in payload.get("weights", ())]
     for node in payload["nodes"]:
         found.append(("node", node))
@@ -64,6 +65,7 @@ def many() -> list[dict[str, object]]:
         log(lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x), torch.rand(2, 2, 4, 3)),
         log(lambda x: {"cache": [x + i for i in range(4)]}, torch.rand(2)),
         under_autocast(),
+        log(nn.Sequential(Masked(), nn.Linear(4, 2)), torch.rand(2, 4)),
     ]
     with torcheer.recording(model) as recorded:
         model(torch.rand(1, 3, 8, 8))
@@ -78,6 +80,21 @@ def many() -> list[dict[str, object]]:
         measured,
         *(payload_of(history) for history in (*(make() for make in HISTORIES.values()), *strange, recorded)),
     ]
+
+
+class Masked(nn.Module):
+    """Layers with a mask that two of them use, a split and a reshape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3))
+
+    def forward(self, x):
+        mask = torch.ones(4).cumsum(0) > 2
+        for layer in self.layers:
+            x = layer(x).masked_fill(mask, 0)
+        left, right = x.reshape(-1, 4).split(2, 1)
+        return torch.cat([right, left], 1)
 
 
 def one_activation() -> nn.Module:

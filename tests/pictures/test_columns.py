@@ -54,7 +54,7 @@ def overlaps(one: Rect, other: Rect) -> bool:
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_columns_hold_everything_in_order_and_connected(long: Graph, direction: str, count: int) -> None:
     layout = lay_out(long, PictureOptions(columns=count, direction=direction))  # type: ignore[arg-type]
-    plain = lay_out(long, PictureOptions(direction=direction))  # type: ignore[arg-type]
+    plain = lay_out(long, PictureOptions(direction=direction, nesting_depth="all"))  # type: ignore[arg-type]
     assert columns(plain, direction) == 1
     assert columns(layout, direction) == count
     assert [node.node.key for node in layout.nodes] == [node.node.key for node in plain.nodes]
@@ -79,7 +79,9 @@ def test_a_box_that_is_cut_goes_on_in_the_next_column(long: Graph) -> None:
     layout = lay_out(long, PictureOptions(columns=5))
     titles = [box.lines[0] for box in layout.boxes]
     assert any(title.startswith("… ") for title in titles)
-    assert {title.removeprefix("… ") for title in titles} == {box.lines[0] for box in lay_out(long).boxes}
+    assert {title.removeprefix("… ") for title in titles} == {
+        box.lines[0] for box in lay_out(long, PictureOptions(nesting_depth="all")).boxes
+    }
     for node in layout.nodes:
         for key in node.node.modules:
             address = layout.graph.boxes[key].address
@@ -132,11 +134,15 @@ def test_a_very_tall_picture_has_columns_by_itself_and_a_short_one_has_not() -> 
 
 
 def test_in_a_paper_columns_leave_text_large_enough_to_read() -> None:
-    """Of a width that is given, no more columns than can be read; without one, those of a good shape."""
+    """At any width no text is smaller than 6 points; a wider picture has more in it."""
     graph = torcheer.log_forward_pass(AlexNet(10), torch.rand(1, 3, 224, 224), layers_to_save="none").graph
     narrow = make_picture(graph, PictureOptions(style="paper", width="4cm"))
     wide = make_picture(graph, PictureOptions(style="paper", width="17cm"))
-    assert narrow.size[1] / narrow.size[0] > 1.5 * wide.size[1] / wide.size[0]
+    assert narrow.size[1] / narrow.size[0] > wide.size[1] / wide.size[0]
+    assert min(narrow.smallest_text, wide.smallest_text) >= 6
+    assert len(narrow.graph.nodes) <= len(wide.graph.nodes)
+    with_less = make_picture(graph, PictureOptions(style="paper", width="1.5cm"))
+    assert any("no text is smaller than 6 pt" in note or "give it more width" in note for note in with_less.notes)
 
 
 def test_more_columns_than_places_to_cut_are_as_many_as_can_be() -> None:

@@ -233,7 +233,7 @@ def test_every_kind_of_node_has_its_look_and_its_line_in_the_legend():
 
 
 def test_the_legend_lists_only_what_occurs(alexnet):
-    seen = drawn(alexnet).seen
+    seen = drawn(alexnet, plumbing=True).seen
     assert {"input", "output", "trainable", "in place", "module output", "function output"} <= set(seen)
     assert not {"frozen", "mixed", "decision", "buffer", "internal", "opaque", "failed", "feedback", "collapsed"} & set(seen)
     text = dot_text(drawn(alexnet))
@@ -344,6 +344,7 @@ def test_overrides_reach_graph_nodes_edges_and_modules(alexnet):
     text = dot_text(
         drawn(
             alexnet,
+            plumbing=True,
             overrides={
                 "graph": {"ranksep": 2},
                 "node": {"fontsize": 7, "URL": lambda node: "x" if node.type == "relu" else None},
@@ -369,9 +370,18 @@ def test_themes(alexnet):
 
 
 def test_a_small_model_is_drawn_as_it_is(alexnet):
-    drawing = drawn(alexnet)
+    drawing = drawn(alexnet, plumbing=True)
     assert len(drawing.nodes) == 24
-    assert drawing.notes == ("24 operations · 2.5M parameters",) or len(drawing.notes) == 1
+    assert len(drawing.notes) == 1
+
+
+def test_plumbing_folds_into_the_edges_it_stands_on_and_is_counted(alexnet):
+    drawing = drawn(alexnet)
+    assert len(drawing.nodes) == 23
+    assert not any("flatten" in line for node in drawing.nodes for line in node.lines)
+    assert edge(drawing, "adaptiveavgpool2d_1_14", "dropout_1_16")
+    assert drawing.notes[0].startswith("24 operations")
+    assert drawing.notes[1] == "1 operation of plumbing folded; plumbing=True draws all."
 
 
 def test_equal_blocks_of_a_larger_model_are_drawn_once():
@@ -386,7 +396,7 @@ def test_a_large_model_is_collapsed_until_it_can_be_read_and_says_so():
     history = torcheer.log_forward_pass(Deep(10, 12, False), torch.ones(1, 4))
     drawing = drawn(history)
     assert len(drawing.nodes) <= READABLE
-    assert any("collapsed at depth" in note for note in drawing.notes)
+    assert any("open as the page opens" in note for note in drawing.notes)
 
 
 def test_many_passes_are_rolled_up_unless_asked_not_to_be():

@@ -36,7 +36,7 @@ from torcheer.pictures.wording import human_count, node_lines, window_words
     ("count", "said"),
     [
         *[(0, "0"), (999, "999"), (1000, "1.0K"), (999_940, "999.9K"), (999_960, "1.0M")],
-        *[(2.5e9, "2.5G"), (1e12, "1.0T"), (3e15, "3000.0T")],
+        *[(2.5e9, "2.5B"), (1e12, "1.0T"), (3e15, "3000.0T")],
     ],
 )
 def test_a_count_is_said_in_five_characters_or_so(count: float, said: str) -> None:

@@ -246,7 +246,8 @@ RECORDED = {
     # source_tensors (weak references that only a recording needs), comes_again (the next replay finds out)
     "Log": set(
         "title rows values versions details functions sites codes states modules registered python_reads without_memory "
-        "collectives notes hollow source_names source_tensors input_paths leaves failure backward random_seed random_state "
+        "collectives notes hollow source_names source_tensors input_paths argument_names leaves failure backward "
+        "random_seed random_state "
         "random_states result is_recording is_complete is_cleared holds_tensors seconds first_passes comes_again "
         "_lost".split()
     ),

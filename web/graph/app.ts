@@ -11,7 +11,7 @@ import { commandsOf } from "./controls/commands";
 import { type Comparison, compare, counterpart } from "./model/compare";
 import { Engine } from "./layout/engine";
 import { boxItemKey } from "./layout/view";
-import { carriedOver, openTo, openToDepth } from "./state/expansion";
+import { carriedOver, openTo } from "./state/expansion";
 import { type FirstView, firstView } from "./state/first_view";
 import type { Guide } from "./guide";
 import { Address } from "./state/hash";
@@ -112,7 +112,7 @@ export class App implements Guide {
   }
 
   modelIndex(side: number): ModelIndex {
-    return this.docs[side]!.modelIndex(this.state.rolled);
+    return this.docs[side]!.modelIndex(this.state);
   }
 
   dispatch(action: Action, anchor: Anchor | null = null): void {
@@ -128,6 +128,12 @@ export class App implements Guide {
   }
 
   go(side: number, child: number): void {
+    const unit = isBox(child) ? null : this.modelIndex(side).hierarchy.units[child]!;
+    if (unit?.isFolded) {
+      this.actions.plumbing(); // it is drawn only with the rest of the plumbing
+      this.go(side, this.modelIndex(side).hierarchy.unitByKey.get(unit.key)!);
+      return;
+    }
     const { hierarchy } = this.modelIndex(side);
     const { open, shown } = openTo(hierarchy, child, this.state);
     const keys = [...open];
@@ -172,9 +178,8 @@ export class App implements Guide {
     });
     const depth = Math.min(...views.map((view) => view.depth));
     const spacing = Math.min(...views.map((view) => view.spacing));
-    const both = this.stages.map((stage) => openToDepth(stage.modelIndex(this.state).hierarchy, depth));
-    const open = new Set(both.flatMap((one) => [...one.open]));
-    return { depth, spacing, open, shown: new Map(both.flatMap((one) => [...one.shown])) };
+    const open = new Set(views.flatMap((view) => [...view.open]));
+    return { depth, spacing, open, shown: new Map(views.flatMap((view) => [...view.shown])) };
   }
 
   selectedChild(): number | null {

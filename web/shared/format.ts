@@ -17,7 +17,7 @@ export function human(value: number): string {
   if (size < 1000) return figure(value);
   const sign = value < 0 ? MINUS : "";
   let scaled = size;
-  for (const unit of ["K", "M", "G"]) {
+  for (const unit of ["K", "M", "B"]) {
     scaled /= 1000;
     if (scaled < 999.95) return `${sign}${scaled.toFixed(1)}${unit}`;
   }
@@ -26,7 +26,7 @@ export function human(value: number): string {
 
 /** Operations on numbers: 512 FLOPs, 1.4 GFLOPs. */
 export function flops(value: number): string {
-  return human(value).replace(/([KMGT]?)$/, " $1FLOPs");
+  return human(value).replace("B", "G").replace(/([KMGT]?)$/, " $1FLOPs");
 }
 
 /** Bytes, in 1024s: 512 B, 2.3 MB. */

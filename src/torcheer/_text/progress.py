@@ -11,15 +11,20 @@ _EVERY = 0.2  # number of seconds between two updates
 
 
 class Progress:
-    """Prints how many of `total` things are done, if `is_wanted`."""
+    """Prints how many of `total` things are done, if `is_wanted`. Prints nothing in the first `after` seconds."""
 
-    def __init__(self, name: str, total: int, things: str, is_wanted: bool = True) -> None:
+    def __init__(self, name: str, total: int, things: str, is_wanted: bool = True, *, after: float = 0.0) -> None:
         self._name, self._total, self._things = name, total, things
         self._is_shown = is_wanted and sys.stderr is not None and sys.stderr.isatty()
         self._has_said = False
+        self._next = monotonic() + after if after else 0.0
 
     def reached(self, count: int) -> None:
         """Print that `count` are done."""
+        if self._next:
+            if (now := monotonic()) < self._next:
+                return
+            self._next = now + _EVERY
         done = count * _WIDTH // max(self._total, 1)
         self._say(f"{self._name} [{'#' * done}{'.' * (_WIDTH - done)}] {count}/{self._total} {self._things}")
 

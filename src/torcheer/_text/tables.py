@@ -69,6 +69,7 @@ def nearest(name: object, known: Iterable[str], what: str = "") -> str:
 # A table of texts, written for a terminal or a notebook.
 
 _LEAST = 6  # number of characters that a column keeps when the table is narrowed
+_COMFORTABLE = 10  # number of characters that a column keeps before others are left out
 _BRANCHES = "├└│─ "
 
 
@@ -78,6 +79,7 @@ class Column:
 
     head: str
     is_number: bool = False
+    is_extra: bool = False  # left out where the table is too wide
 
 
 @dataclass(slots=True)
@@ -91,10 +93,16 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def text(self, width: int | None = None, *, color: bool = False) -> str:
-        """The table as lines of at most `width` characters. Text that does not fit is cut and ends with `…`."""
+        """The table as lines of at most `width` characters.
+
+        Text that does not fit is cut: first in other columns than the first, whose texts are cut last, in the middle. Extra
+        columns that have no room are left out, and a note names them.
+        """
+        if width is not None and (left_out := self._without_room(width)):
+            return self._without(left_out).text(width, color=color)
         head = tuple(column.head for column in self.columns)
         last = [self.total] if self.total is not None else []
-        widths = [max(map(len, cells)) for cells in zip(head, *last, *self.rows, strict=True)]
+        widths = self._widths()
         if width is not None:
             self._narrow(widths, width)
         rule = "  ".join("─" * one for one in widths)
@@ -105,18 +113,46 @@ class Table:
         lines += [self._line(one, widths, "bold" if color else None) for one in last]
         return "\n".join([*lines, *(paint(note, "yellow") if color else note for note in self.notes)])
 
+    def _widths(self) -> list[int]:
+        head = tuple(column.head for column in self.columns)
+        last = [self.total] if self.total is not None else []
+        return [max(map(len, cells)) for cells in zip(head, *last, *self.rows, strict=True)]
+
+    def _without_room(self, width: int) -> list[int]:
+        """The extra columns to leave out, so that the others fit with the first column whole."""
+        widths = self._widths()
+        needed = [
+            one if column.is_number or not at else min(one, _COMFORTABLE)
+            for at, (one, column) in enumerate(zip(widths, self.columns, strict=True))
+        ]
+        gone: list[int] = []
+        for at in [at for at, column in enumerate(self.columns) if column.is_extra]:
+            if sum(needed) + 2 * (len(needed) - 1) - sum(needed[one] + 2 for one in gone) <= width:
+                break
+            gone.append(at)
+        return gone
+
+    def _without(self, gone: list[int]) -> Table:
+        def kept(cells: Sequence[Any]) -> tuple[Any, ...]:
+            return tuple(cell for at, cell in enumerate(cells) if at not in gone)
+
+        names = ", ".join(repr(self.columns[at].head) for at in gone)
+        note = f"No room here for the columns {names}." if len(gone) > 1 else f"No room here for the column {names}."
+        total = kept(self.total) if self.total is not None else None
+        return Table(kept(self.columns), [kept(row) for row in self.rows], total, self.more, [*self.notes, note])
+
     def _narrow(self, widths: list[int], width: int) -> None:
-        """Narrow text columns, the widest first, until the table fits or all are at the minimum."""
+        """Narrow text columns, the widest first, until the table fits or all are at the minimum. The first is the last."""
         while sum(widths) + 2 * (len(widths) - 1) > width:
-            free = [at for at, column in enumerate(self.columns) if not column.is_number and widths[at] > _LEAST]
-            if not free:
+            free = [at for at, column in enumerate(self.columns) if at and not column.is_number and widths[at] > _LEAST]
+            if not free and (self.columns[0].is_number or widths[0] <= _LEAST):
                 return
-            widths[max(free, key=widths.__getitem__)] -= 1
+            widths[max(free, key=widths.__getitem__, default=0)] -= 1
 
     def _line(self, cells: tuple[str, ...], widths: list[int], style: str | None) -> str:
         written = []
         for at, (cell, width, column) in enumerate(zip(cells, widths, self.columns, strict=True)):
-            shown = cell if len(cell) <= width else cell[: width - 1] + "…"
+            shown = cell if len(cell) <= width else cell[: width - 1] + "…" if at else _cut_in_middle(cell, width)
             aligned = shown.rjust(width) if column.is_number else shown.ljust(width)
             if style == "bold":
                 aligned = paint(aligned, "bold")
@@ -148,6 +184,14 @@ class Table:
             style = f"text-align:{side};white-space:nowrap;padding:0 .5em"
             cells.append(f'<{tag} align="{side}" style="{style}">{text}</{tag}>')
         return "".join(cells)
+
+
+def _cut_in_middle(cell: str, width: int) -> str:
+    """A name that does not fit, with its branch of the tree, its beginning and its end."""
+    name = cell.lstrip(_BRANCHES)
+    branch = cell[: len(cell) - len(name)][: max(width - _LEAST, 0)]
+    room = width - len(branch) - 1
+    return f"{branch}{name[: room - room // 2]}…{name[len(name) - room // 2 :]}"
 
 
 def aligned(rows: Sequence[Sequence[str]], *, has_head: bool = False) -> str:

@@ -139,6 +139,11 @@ class Taken:
         return [p.name for p in self._parameters if p.kind in _NAMED]
 
     @property
+    def positional_names(self) -> tuple[str, ...]:
+        """The parameters that can be passed by position, in order."""
+        return tuple(p.name for p in self._positional)
+
+    @property
     def takes_any_name(self) -> bool:
         """True if there is a `**kwargs`."""
         return any(p.kind is Parameter.VAR_KEYWORD for p in self._parameters)

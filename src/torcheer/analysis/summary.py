@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 from .._text import Column, ShownTable, Table, describe_shapes, human_size, human_time, plural
@@ -70,16 +70,30 @@ COLUMNS: dict[str, _Kind] = {
 }
 _TOTALS = frozenset({"time", "total flops", "backward time"})  # columns that include submodules
 _BACKWARD_TIMES = frozenset({"self backward time", "backward time"})
-DEFAULT_COLUMNS = ("calls", "in", "out", "params", "flops", "self time", "memory")
+# In print, of all below.
+_SUBTOTALS = frozenset(
+    {"params", "trainable", "flops", "macs", "backward flops", "memory", "%", "time", "total flops", "backward time"}
+)
+_EXTRA = frozenset({"in", "out", "calls"})  # left out where the screen has no room
+_SCREEN = 33  # rows of a table that fits a screen of forty lines
+_FORM = ("calls", "in", "out", "params", "flops", "memory")  # equal for equal modules
+DEFAULT_COLUMNS = ("calls", "in", "out", "params", "flops", "time", "memory")
 
 
 class Summary(ShownTable):
-    """A table with a row per module. `print` shows text, `to_rows()` returns the numbers, `totals` the column totals."""
+    """A table with a row per module. `print` shows text, `to_rows()` returns the numbers, `totals` the column totals.
 
-    def __init__(self, rows: list[dict[str, Any]], titles: list[str], totals: dict[str, Any], notes: list[str]) -> None:
+    In print, a container has the sums of all below it, and equal modules in a row are one row, with what is inside the first.
+    """
+
+    def __init__(
+        self, rows: list[dict[str, Any]], tree: _Tree, totals: dict[str, Any], notes: list[str], *, folds: bool, fits: bool
+    ) -> None:
         self._rows = rows
-        self._titles = titles
+        self._tree = tree
         self._notes = notes
+        self._is_folded = folds
+        self._is_cut = fits  # print only as deep as fits a screen
         self.totals = totals
 
     def to_rows(self) -> list[dict[str, Any]]:
@@ -90,19 +104,111 @@ class Summary(ShownTable):
     def table(self) -> Table:
         """The printed table as cells."""
         names = list(self.totals)
+        lines, notes = self._lines()
+        summed = {name: self._tree.subtotals([row[name] for row in self._rows], name) for name in names if name in _SUBTOTALS}
         body = [
-            (title, row["class"], *(COLUMNS[name].words(row[name]) for name in names))
-            for title, row in zip(self._titles, self._rows, strict=True)
+            (
+                title,
+                self._rows[at]["class"],
+                *(COLUMNS[name].words(summed[name][at] if name in summed else self._rows[at][name]) for name in names),
+            )
+            for title, at in lines
         ]
         kinds = {name: COLUMNS[name] for name in names if COLUMNS[name].adds_up or name in _TOTALS}
         last = ("total", "", *(kinds[name].words(self.totals[name]) if name in kinds else "" for name in names))
         cut = len(body) - _ROWS_SHOWN
-        columns = [Column("module"), Column("class"), *(Column(name, COLUMNS[name].is_number) for name in names)]
+        heads = (Column(name, COLUMNS[name].is_number, name in _EXTRA) for name in names)
         more = f"… {plural(cut, 'row')} more …" if cut > 0 else ""
-        return Table(columns, body[:_ROWS_SHOWN], last, more, list(self._notes))
+        return Table([Column("module"), Column("class"), *heads], body[:_ROWS_SHOWN], last, more, [*self._notes, *notes])
+
+    def _lines(self) -> tuple[list[tuple[str, int]], list[str]]:
+        """The printed lines: a title, and the number of a row; and notes on what is not printed."""
+        deepest = max(self._tree.levels, default=0)
+        lines = self._tree.lines(self._is_folded, deepest)
+        depth = deepest
+        while self._is_cut and len(lines) > _SCREEN and depth > 1:
+            depth -= 1
+            lines = self._tree.lines(self._is_folded, depth)
+        notes = []
+        if any(_EQUAL in title for title, _ in lines):
+            notes.append("Equal modules are one row, with the figures of each; fold=False shows all.")
+        if depth < deepest:
+            notes.append(f"Deeper modules count for what contains them; depth={deepest} shows all.")
+        return lines, notes
 
 
-def summary_of(history: HoldsRun, columns: Iterable[str] = DEFAULT_COLUMNS, *, depth: int | None = None) -> Summary:
+_EQUAL = " equal)"
+
+
+class _Tree:
+    """The tree of a summary's rows: by row its name, its level, and a form that is equal for equal modules."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.levels: list[int] = []
+        self._own: list[object] = []
+        self._children: list[list[int]] = []
+        self._tops: list[int] = []
+
+    def add(self, name: str, level: int, form: object) -> None:
+        at = len(self.names)
+        self.names.append(name)
+        self.levels.append(level)
+        self._own.append(form)
+        self._children.append([])
+        around = next((one for one in range(at - 1, -1, -1) if self.levels[one] < level), None)
+        (self._tops if around is None else self._children[around]).append(at)
+
+    def subtotals(self, values: list[Any], name: str) -> list[Any]:
+        """By row, the sum of its value and of those below; of memory, what the modules without submodules returned."""
+        sums = list(values)
+        for at in range(len(sums) - 1, -1, -1):
+            inside = [sums[child] for child in self._children[at]]
+            if name in _TOTALS:
+                inside = [] if values[at] else inside  # a list of modules is not called: the time of those in it
+            own = [] if name == "memory" and any(one is not None for one in inside) else [values[at]]
+            known = [one for one in (*own, *inside) if one is not None]
+            sums[at] = sum(known) if known else None
+        return sums
+
+    def _is_numbered(self, at: int) -> bool:
+        """True for a module of a list, such as `layers.0`."""
+        return self.names[at].isdecimal()
+
+    def lines(self, folds: bool, deepest: int) -> list[tuple[str, int]]:
+        """The printed lines, down to a level."""
+        forms: list[object] = list(self._own)
+        for at in range(len(forms) - 1, -1, -1):
+            forms[at] = (self._own[at], *(forms[child] for child in self._children[at]))
+        found: list[tuple[str, int]] = []
+
+        def write(rows: list[int], indent: str, outer: str) -> None:
+            groups = [list(group) for _, group in groupby(rows, lambda at: forms[at] if self._is_numbered(at) else at)]
+            groups = groups if folds else [[at] for at in rows]
+            for number, group in enumerate(groups, 1):
+                at, is_last = group[0], number == len(groups)
+                is_top = self.levels[at] == 0
+                branch = "" if is_top else indent + ("└─ " if is_last else "├─ ")
+                name = self.names[at]
+                if len(group) > 1:
+                    first, last = (_within(self.names[one], outer) for one in (at, group[-1]))
+                    name = f"{first} … {last} ({len(group)}{_EQUAL}"
+                found.append((branch + name, at))
+                if self.levels[at] < deepest:
+                    write(self._children[at], "" if is_top else indent + ("   " if is_last else "│  "), self.names[at])
+
+        write(self._tops, "", "")
+        return found
+
+
+def _within(name: str, outer: str) -> str:
+    """The name of a module, after that of the list around it: `layers.0`."""
+    return f"{outer}.{name}" if outer != "(model)" else name
+
+
+def summary_of(
+    history: HoldsRun, columns: Iterable[str] = DEFAULT_COLUMNS, *, depth: int | None = None, fold: bool = True
+) -> Summary:
     """A table with a row per module: shapes, parameters, FLOPs, time, memory.
 
     >>> import torch, torcheer
@@ -111,7 +217,7 @@ def summary_of(history: HoldsRun, columns: Iterable[str] = DEFAULT_COLUMNS, *, d
     >>> print(summary_of(history, ["calls", "out", "params", "flops"]))
     module   class       calls  out     params  flops
     ───────  ──────────  ─────  ──────  ──────  ─────
-    (model)  Sequential      1  (2, 8)       –      0
+    (model)  Sequential      1  (2, 8)      40    144
     ├─ 0     Linear          1  (2, 8)      40    128
     └─ 1     ReLU            1  (2, 8)       –     16
     ───────  ──────────  ─────  ──────  ──────  ─────
@@ -121,12 +227,14 @@ def summary_of(history: HoldsRun, columns: Iterable[str] = DEFAULT_COLUMNS, *, d
         columns: any of `calls`, `in`, `out`, `params`, `trainable`, `flops`, `total flops`, `macs`, `backward flops`,
             `self time`, `time`, `self backward time`, `backward time`, `memory` (bytes of the module's output) and `%`
             (of all FLOPs), in the order wanted.
-        depth: how many levels of modules to show. Deeper modules count for the module that contains them.
+        depth: how many levels of modules to show. Deeper modules count for the module that contains them. None: all, and in
+            print as many as fit a screen of forty lines.
+        fold: equal modules in a row are printed as one row: `layers.0 … layers.31 (32 equal)`. False prints every module.
 
-    A row has the figures of the module without its submodules, so columns add up; only `total flops`, `time` and
-    `backward time` include submodules. A parameter that several modules share counts for the first of them.
-    Backward time is summed over all recorded backward passes (`save_gradients`). Unknown figures print as "unknown", and are
-    None in `to_rows()`.
+    In print, a module has the sums of all below it. A row of `to_rows()` has the figures of the module without its submodules,
+    so its columns add up; only `total flops`, `time` and `backward time` include submodules. A parameter that several modules
+    share counts for the first of them. Backward time is summed over all recorded backward passes (`save_gradients`). Unknown
+    figures print as "unknown", and are None in `to_rows()`.
     """
     wanted = (columns,) if isinstance(columns, str) else tuple(dict.fromkeys(columns))
     unknown = [name for name in wanted if name not in COLUMNS]
@@ -135,30 +243,35 @@ def summary_of(history: HoldsRun, columns: Iterable[str] = DEFAULT_COLUMNS, *, d
         raise InvalidArgument(f"{named}. The columns are {', '.join(map(repr, COLUMNS))}.")
     if depth is not None and not is_whole(depth, 0):
         raise InvalidArgument(f"depth must be a whole number of levels, 0 for the model alone, or None for all; got {depth!r}.")
-    return _Table(run_of(history).index, wanted, depth).summary()
+    if not isinstance(fold, bool):
+        raise InvalidArgument(f"fold is True or False; got {fold!r:.60}.")
+    return _Table(run_of(history).index, wanted, depth, fold).summary()
 
 
 class _Table:
-    def __init__(self, index: Index, columns: tuple[str, ...], depth: int | None) -> None:
+    def __init__(self, index: Index, columns: tuple[str, ...], depth: int | None, fold: bool) -> None:
         self.index = index
         self.columns = columns
         self.depth = depth
+        self.fold = fold
         self.cost = Cost(index)
         self.rows: list[dict[str, Any]] = []
-        self.titles: list[str] = []
+        self.tree = _Tree()
         self._counted: set[str] = set()
         self._not_made = 0  # parameters of lazy modules that did not run
 
     def summary(self) -> Summary:
         for address, module in self.index.log.registered.items():
             if module.is_root:
-                self._add(address, "", "", 0)
+                self._add(address, 0)
         total = self.cost.total
         left = self.cost.elsewhere
         if left.flops or left.seconds or left.backward_seconds or left.unknown or left.untimed or not self.rows:
-            self._append("(in no module)", "", "", (0, 0), left, left, {"calls": None, "in": [], "out": [], "memory": None})
+            nowhere: dict[str, Any] = {"calls": None, "in": [], "out": [], "memory": None}
+            self._append("(in no module)", 0, "", "", (0, 0), left, left, nowhere)
         totals = {name: self._total(name, total) for name in self.columns}
-        return Summary(self.rows, self.titles, totals, self._notes())
+        fits = self.depth is None and self.fold
+        return Summary(self.rows, self.tree, totals, self._notes(), folds=self.fold, fits=fits)
 
     def _total(self, name: str, total: Expense) -> Any:
         if name in _TOTALS:
@@ -183,7 +296,7 @@ class _Table:
             )
         return notes
 
-    def _add(self, address: str, branch: str, indent: str, level: int) -> None:
+    def _add(self, address: str, level: int) -> None:
         is_last_level = self.depth is not None and level >= self.depth
         index, cost = self.index, self.cost
         inside = index.modules_inside(address) if is_last_level else [address]
@@ -199,16 +312,18 @@ class _Table:
             "out": [[index.record(n).shape for n in numbers] for numbers in made],
             "memory": sum(map(index.tensor_bytes, chain.from_iterable(made))) if any(made) else None,
         }
-        title = branch + (address.rpartition(".")[2] or "(model)")
-        self._append(title, address, index.log.registered[address].class_name, params, own, cost.module(address).total, facts)
+        name = address.rpartition(".")[2] or "(model)"
+        self._append(
+            name, level, address, index.log.registered[address].class_name, params, own, cost.module(address).total, facts
+        )
         children = [] if is_last_level else index.module_children[address]
-        for number, child in enumerate(children, 1):
-            last = number == len(children)
-            self._add(child, indent + ("└─ " if last else "├─ "), indent + ("   " if last else "│  "), level + 1)
+        for child in children:
+            self._add(child, level + 1)
 
     def _append(
         self,
-        title: str,
+        name: str,
+        level: int,
         address: str,
         kind: str,
         params: tuple[int | None, int | None],
@@ -220,7 +335,7 @@ class _Table:
         flops = self.cost.total.flops
         is_known = values["flops"] is not None and (flops or not self.cost.total.unknown)
         values["%"] = (100 * own.flops / flops if flops else 0.0) if is_known else None
-        self.titles.append(title)
+        self.tree.add(name, level, repr((kind, [values[one] for one in _FORM])))
         self.rows.append({"module": address, "class": kind, **{name: values[name] for name in self.columns}})
 
     def _params(self, addresses: Sequence[str]) -> tuple[int | None, int | None]:

@@ -22,6 +22,7 @@ from .._torch.addresses import roots_of, without_parallelism
 from .._torch.containers import Path, find_tensors
 from .._torch.functions.facts import Origin
 from .._torch.gc_pause import fewer_collections
+from .._torch.inputs import taken_by
 from .._torch.internals import DisableTorchFunction, forget_custom_functions, may_be_compiled, missing_notes, run_uncompiled
 from .._torch.left_as_found import deeper_calls, left_as_found, told_before_restoring
 from .._torch.randomness import RandomState
@@ -111,6 +112,7 @@ class Session(Managed["Session"]):
         with DisableTorchFunction():
             inputs = [*find_tensors(args, ("args",)), *find_tensors(kwargs, ("kwargs",))]
             modules = self._register(model)
+        self.log.argument_names = taken_by(model).positional_names
         tensors = [tensor for _, tensor in inputs]
         with left_as_found(model, modules, tensors, (args, kwargs), self.log.notes) as undone:
             self._leave_as_found(undone, entered)

@@ -2,6 +2,8 @@
 
 from .build import build_graph as build_graph
 from .build import graph_of as graph_of
+from .first_view import FirstView as FirstView
+from .first_view import first_view as first_view
 from .model import Arguments as Arguments
 from .model import BufferUse as BufferUse
 from .model import Edge as Edge
@@ -11,6 +13,9 @@ from .model import Node as Node
 from .model import PythonRead as PythonRead
 from .model import SourcePlace as SourcePlace
 from .model import add_gradient_edges as add_gradient_edges
+from .plumbing import Plumbing as Plumbing
+from .plumbing import fold_plumbing as fold_plumbing
+from .plumbing import plumbing_of as plumbing_of
 from .views import add_buffer_nodes as add_buffer_nodes
 from .views import add_input_nodes as add_input_nodes
 from .views import add_output_nodes as add_output_nodes
@@ -25,12 +30,15 @@ from .views import focus as focus
 from .views import fold_repeats as fold_repeats
 from .views import format_passes as format_passes
 from .views import keep_module_outputs as keep_module_outputs
+from .views import merge_calls as merge_calls
 from .views import merge_elementwise as merge_elementwise
+from .views import merge_ends as merge_ends
 from .views import merge_ports as merge_ports
 from .views import omit_middle as omit_middle
 from .views import path_to_output as path_to_output
 from .views import prune_dead_ends as prune_dead_ends
 from .views import prune_internal as prune_internal
+from .views import regroup as regroup
 from .views import restrict as restrict
 from .views import roll as roll
 from .views import show_internal as show_internal

@@ -239,7 +239,7 @@ def _line(node: Node, sources: dict[str, list[str]]) -> str:
 # without these edges the order is topological. A hidden node stays in the graph, so that it can be shown again.
 
 _OfTensor = Literal["input", "output", "operation", "opaque", "alias", "source", "failed", "buffer"]
-Kind = _OfTensor | Literal["identity", "chain", "module", "omitted", "stub"]
+Kind = _OfTensor | Literal["identity", "chain", "module", "omitted", "stub", "plumbing"]
 Sharing = Literal["", "shared", "own", "mixed"]
 Shape = tuple[int, ...]
 
@@ -315,6 +315,7 @@ class Node:
     call: int | None = _merged(lambda calls: None, None)  # equal for all tensors of one call
     output_path: str = ""  # position of the tensor in the result of the call
     role: str = ""  # position of an input in the arguments, or of an output in the result; name of a source
+    name: str = ""  # name of an input or output: `input_ids`, `logits`
     place: SourcePlace | None = field(default=None, compare=False)
     arguments: Arguments | None = field(default=None, compare=False)
     # facts about the torch function
@@ -346,8 +347,12 @@ class Node:
 
     @property
     def title(self) -> str:
-        """The text that pictures show: `relu`, `add → relu → mul`, `BasicBlock`."""
-        return " → ".join(self.parts) if self.parts else self.type
+        """What people call it: `max_pool2d`, `add → relu → mul`, `BasicBlock`; an input or output by its name, `input_ids`."""
+        if self.parts:
+            return " → ".join(self.parts)
+        if self.kind in ("input", "output"):
+            return self.name or self.kind
+        return self.function.strip("_") or self.type if self.kind == "operation" else self.type
 
     @property
     def source(self) -> str:

@@ -59,12 +59,13 @@ def regroup(
     boxes: tuple[ModuleBox, ...] | None = None,
     at_last: bool = False,
     is_same_step: bool = False,
+    keeps_positions: bool = False,
 ) -> Graph:
     """Merge the nodes of each group into one node, at the position of the group's first node (`at_last`: last node).
 
     `groups` maps keys of nodes to the key of the merged node, which `merge` makes. Other nodes stay as they are. Edges inside a
     group are dropped, unless they are feedback. With `is_same_step` the members are repetitions of one step: then all edges
-    stay, with their argument positions.
+    stay, with their argument positions. `keeps_positions` keeps the positions of edges into merged nodes.
     """
     members: dict[str, list[Node]] = {}
     last: dict[str, int] = {}
@@ -84,7 +85,7 @@ def regroup(
     edges = []
     for source, target in sorted(bundles, key=lambda ends: order[ends[1]]):
         edge = bundle(bundles[source, target], nodes[source], nodes[target], is_same_step=is_same_step)
-        if target in merged and not is_same_step:
+        if target in merged and not is_same_step and not keeps_positions:
             edge = replace(edge, positions=())  # argument positions of a member say nothing about the merged node
         if order[source] >= order[target] and not edge.is_feedback:
             edge = replace(edge, is_feedback=True)
@@ -559,7 +560,7 @@ def merge_elementwise(graph: Graph) -> Graph:
     >>> from torcheer.graph import build_graph
     >>> graph = build_graph(torcheer.log_forward_pass(lambda x: torch.relu(x + 1) * 2, torch.ones(2)))
     >>> [node.title for node in merge_elementwise(graph).nodes]
-    ['input', 'add → relu → mul', 'output']
+    ['x', 'add → relu → mul', 'output']
     """
     chains: dict[str, list[Node]] = {}  # key of the last node of a chain so far -> the nodes of the chain
     for node in graph.all_nodes:
@@ -896,6 +897,35 @@ def _hide(graph: Graph, which: Callable[[Node], bool], is_hidden: bool) -> Graph
     return replace(graph, all_nodes=tuple(nodes))
 
 
+# Draws a call that returned several tensors as one node.
+
+
+@pass_by_pass
+def merge_calls(graph: Graph) -> Graph:
+    """Draw all tensors of one call as one node: `split`, `topk`, an LSTM.
+
+    >>> import torch, torcheer
+    >>> from torcheer.graph import build_graph
+    >>> graph = merge_calls(build_graph(torcheer.log_forward_pass(lambda x: x.split(2), torch.ones(4))))
+    >>> [(node.label, node.num_operations) for node in graph.nodes]
+    [('input_1_0', 1), ('split_1_1…split_2_2', 2), ('output_1_3', 1), ('output_2_4', 1)]
+    """
+    calls: dict[int, list[Node]] = {}
+    for node in graph.all_nodes:
+        if node.call is not None and node.kind == "operation":
+            calls.setdefault(node.call, []).append(node)
+    several = {f"{nodes[0].key}…{nodes[-1].key}": nodes for nodes in calls.values() if len(nodes) > 1}
+    groups = {node.key: name for name, nodes in several.items() for node in nodes}
+    return regroup(graph, groups, _call_node, keeps_positions=True) if groups else graph
+
+
+def _call_node(key: str, tensors: list[Node]) -> Node:
+    first, last = tensors[0], tensors[-1]
+    shapes = tuple([node.shape for node in tensors if node.shape is not None])
+    facts = {"passes": first.passes, "num_passes": first.num_passes, "call": first.call, "arguments": first.arguments}
+    return merge_facts(tensors, key=key, label=f"{first.label}…{last.label}", output_path="", output_shapes=shapes, **facts)
+
+
 # Draws many similar inputs or outputs as one node, such as the cache that a language model returns.
 
 
@@ -911,6 +941,12 @@ def merge_ports(graph: Graph) -> Graph:
     found = {f"{group.nodes[0].key}…{group.nodes[-1].key}": group for group in equal_ports(graph.nodes)}
     groups = {node.key: name for name, group in found.items() for node in group.nodes}
     return regroup(graph, groups, lambda key, nodes: _merged(key, found[key]), at_last=True) if groups else graph
+
+
+def merge_ends(key: str, nodes: list[Node]) -> Node:
+    """One node for several inputs, or several outputs."""
+    names = ", ".join(dict.fromkeys(node.name for node in nodes if node.name))
+    return merge_facts(nodes, key=key, label=key, role="", name=names, passes=(1,), num_passes=1)
 
 
 def _merged(key: str, group: EqualPorts) -> Node:

@@ -633,9 +633,12 @@ class ModelHistory(Helpful):
         """The bytes in use over the pass, the peak, and the tensors alive at the peak."""
         return memory_of(self)
 
-    def summary(self, columns: Iterable[str] = DEFAULT_COLUMNS, *, depth: int | None = None) -> Summary:
-        """A table of the modules: shapes, parameters, FLOPs, time, memory; with totals. Prints as text."""
-        return summary_of(self, columns, depth=depth)
+    def summary(self, columns: Iterable[str] = DEFAULT_COLUMNS, *, depth: int | None = None, fold: bool = True) -> Summary:
+        """A table of the modules: shapes, parameters, FLOPs, time, memory; with totals. Prints as text.
+
+        Equal modules in a row are one row, and the text fits a screen; `depth=` and `fold=False` show more.
+        """
+        return summary_of(self, columns, depth=depth, fold=fold)
 
     def slowest(self, n: int = 10) -> list[Operation]:
         """The operations that took longest, longest first."""
@@ -712,7 +715,7 @@ class ModelHistory(Helpful):
     def _folds(self) -> list[Fold]:
         """The parts of the card in a notebook: the modules with their costs, the layers, a small picture."""
         with DisableTorchFunction():
-            whole = self.summary(_CARD_COLUMNS)
+            whole = self.summary(_CARD_COLUMNS, fold=False)
             depths = (self.summary(_CARD_COLUMNS, depth=depth).table for depth in range(_CARD_DEPTH, -1, -1))
             short = next((table for table in depths if len(table.rows) <= _CARD_ROWS), None)
             folds = [Fold("Modules", short.html(), is_open=True)] if short is not None else []

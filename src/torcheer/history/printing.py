@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from .._text import Column, Table, describe_shapes, human_size, listed, plural, 
 from .._torch.internals import DisableTorchFunction
 from .._torch.measure import statistics_of
 from ..analysis.nonfinite import nonfinite_of
+from ..graph.blocks import runs_of
 from ..log.operation import rows_of
 from ..log.param import describe_param, not_counted
 from ..log.records import Log
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 _WIDTH = 100
 _LAYERS_SHOWN = 200
+_LAYERS_UNFOLDED = 60  # a model with more layers lists only the first of equal blocks
+_FEWEST_FOLDED = 3  # layers; fewer are listed
+_Line = TypeVar("_Line")
 _MODULE_LINES_SHOWN = 60
 _DECISIONS_SHOWN = 5
 _NOT_CALLED = {  # what is said of tensors that no function made, by origin
@@ -69,12 +73,58 @@ def describe_history(history: ModelHistory) -> str:
     hierarchy = module_hierarchy(history._index)
     if hierarchy:
         lines.append("\tModule Hierarchy:")
-        lines += [f"\t\t{line}" for line in _cut(hierarchy, _MODULE_LINES_SHOWN, "line")]
+        shown = _cut(hierarchy, _MODULE_LINES_SHOWN)
+        more = f"… {plural(len(hierarchy) - len(shown) + 1, 'line')} more …"
+        lines += [f"\t\t{more if line is None else line}" for line in shown]
     lines.append("\tLayers:")
-    entries = history._index.table.layers
-    names = [f"{entry.number}: {history._index.table.label(entry)}{_times(len(entry.passes))}" for entry in entries]
-    lines += [f"\t\t{name}" for name in _cut(names, _LAYERS_SHOWN, "layer")]
+    lines += [f"\t\t{line}" for line in _layer_lines(history)]
     return "\n".join(lines)
+
+
+def _layer_lines(history: ModelHistory) -> list[str]:
+    """The layers, each with its shape and module. In a long model, of equal blocks in a row only the first is listed."""
+    index = history._index
+    entries = index.table.layers
+    folded = _folded_layers(history) if len(entries) > _LAYERS_UNFOLDED else {}
+    rows: list[tuple[str, str, str]] = []
+    for entry in entries:
+        if (said := folded.get(entry.number)) is not None:
+            if said:
+                rows.append((said, "", ""))
+            continue
+        record = index.record(entry.passes[0])
+        around = [call.address for call in record.module.stack() if call.address] if record.module is not None else []
+        name = f"{entry.number}: {index.table.label(entry)}{_times(len(entry.passes))}"
+        rows.append((name, "×".join(map(str, record.shape)) or "scalar", around[-1] if around else ""))
+    shown = _cut(list(range(len(rows))), _LAYERS_SHOWN)
+    widths = [max((len(rows[at][one]) for at in shown if at is not None and rows[at][1]), default=0) for one in (0, 1)]
+    lines = []
+    for at in shown:
+        if at is None:
+            lines.append(f"… {plural(len(rows) - len(shown) + 1, 'layer')} more …")
+        else:
+            name, shape, module = rows[at]
+            lines.append(f"{name:<{widths[0]}}  {shape:<{widths[1]}}  {module}".rstrip() if shape else name)
+    if folded or None in shown:
+        lines.append("(history.layers has all layers, history.summary() the modules.)")
+    return lines
+
+
+def _folded_layers(history: ModelHistory) -> dict[int, str]:
+    """By number of a layer in a block that repeats the one before: the line in its place, for the first of them; else empty."""
+    index, graph = history._index, history.graph
+    found: dict[int, str] = {}
+    for run in runs_of(graph):
+        numbers = sorted({index.layer(n).number for block in run.blocks[1:] for node in block.nodes for n in node.operations})
+        numbers = [number for number in numbers if number not in found]
+        inside = {index.layer(n).number for node in run.blocks[0].nodes for n in node.operations}
+        box, last = run.blocks[1].box, run.blocks[-1].box
+        if len(numbers) < _FEWEST_FOLDED or box is None or last is None or not inside.isdisjoint(numbers):
+            continue
+        names = box.address if len(run.blocks) == 2 else f"{box.address} … {last.address}"
+        found |= dict.fromkeys(numbers, "")
+        found[numbers[0]] = f"… {names} ({len(run.blocks) - 1} equal): {plural(len(numbers), 'layer')} …"
+    return found
 
 
 def _decisions(history: ModelHistory) -> list[str]:
@@ -111,12 +161,11 @@ def _structure(history: ModelHistory) -> str:
     return f"{kind}, {'with' if history.is_branching else 'without'} branching"
 
 
-def _cut(lines: list[str], limit: int, noun: str) -> list[str]:
-    """The lines, or the first and last of them around a count of those left out."""
+def _cut(lines: list[_Line], limit: int) -> list[_Line | None]:
+    """The lines, or the first and last of them around None."""
     if len(lines) <= limit:
-        return lines
-    head, tail = limit * 3 // 4, limit // 4
-    return [*lines[:head], f"… {plural(len(lines) - head - tail, noun)} more …", *lines[-tail:]]
+        return list(lines)
+    return [*lines[: limit * 3 // 4], None, *lines[-(limit // 4) :]]
 
 
 def module_hierarchy(index: Index) -> list[str]:

@@ -24,7 +24,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeVar, get_args, overload
 
@@ -221,6 +221,7 @@ class Names:
     def without_tensors(self) -> Names:
         """A copy that refers to no tensor, for objects that live longer than the history."""
         light = copy.copy(self)
+        light.__dict__["_named_ends"] = self._named_ends
         log = self.table.log
         light.table = copy.copy(self.table)
         light.table.log = Log(log.title, rows=log.rows, functions=log.functions)
@@ -230,6 +231,20 @@ class Names:
         """The operation numbers of each layer that is an `input` (or `output`) of the model."""
         origin, log = Origin(kind), self.table.log
         return [layer.passes for layer in self.table.layers if log.function_of(layer.passes[0]).origin is origin]
+
+    @cached_property
+    def _named_ends(self) -> dict[str, Sequence[int]]:
+        """Maps the names of inputs and outputs to their operation numbers; an output wins over an input of the same name."""
+        log, found = self.table.log, {}
+        for kind in ("input", "output"):
+            for passes in self.ends(kind):
+                for name in log.port_names(passes[0]):
+                    found[name] = found[f"{kind}.{name}"] = passes
+        return found
+
+    def named_end(self, name: str) -> Sequence[int] | None:
+        """The operation numbers of the input or output with a name: `input_ids`, `output.logits`; None if none has it."""
+        return self._named_ends.get(name)
 
     def calls(self, address: str) -> Sequence[ModuleCall]:
         """The calls of a module, by its first address."""
@@ -434,8 +449,15 @@ class Text(Key):
         if found is None:
             found = self._by_glob(names)
         if found is None:
-            raise LayerNotFound(names.not_found(self.text))
+            raise LayerNotFound(self.several_addresses(names) or names.not_found(self.text))
         return found
+
+    def several_addresses(self, names: Names) -> str:
+        """The error for a text that is the end of several addresses; empty if it is not."""
+        addresses = next((found for way in readings(self.text) if (found := ending_with(way.name, names))), [])
+        if len(addresses) < 2:
+            return ""
+        return f"{self.text!r} is the end of {len(addresses)} addresses: {few(map(repr, addresses), 12)}. Say which."
 
     def exact(self, names: Names) -> Meaning | None:
         """The meaning as a label, an address, or an input or output of the model; None if it is none of these."""
@@ -455,6 +477,11 @@ class Text(Key):
                 ends = ends[end[1] - 1 : end[1]] if end[1] else []
             if ends:
                 return Meaning([match for passes in ends for match in self._passes(way, passes, names).matches], False)
+        for way in ways:
+            if way.can_be_label and (passes := names.named_end(way.name)) is not None:
+                return self._passes(way, passes, names)
+            if len(addresses := ending_with(way.name, names)) == 1:
+                return Meaning(self._tensors(way, addresses[0], names), is_plural=way.part == ALL)
         return None
 
     def is_known(self, names: Names) -> bool:
@@ -587,11 +614,14 @@ class Text(Key):
                     raise LayerNotFound(f"module {self.text!r} was not called.")
                 return calls
         for way in readings(self.text):
+            if way.can_be_label and len(addresses := ending_with(way.name, names)) == 1:
+                return _turn(way, addresses[0], names.calls(addresses[0]), self.text)
+        for way in readings(self.text):
             if way.is_glob and way.can_be_label and (addresses := names.addresses.fitting(way.name)):
                 return [call for one in addresses for call in _turn(way, one, names.calls(one))]
         if self.exact(names) is not None:
             return super(Text, self).modules(names)
-        raise LayerNotFound(names.not_found(self.text))
+        raise LayerNotFound(self.several_addresses(names) or names.not_found(self.text))
 
 
 def _turn(way: Reading, address: str, calls: Sequence[ModuleCall], text: str = "") -> list[ModuleCall]:
@@ -614,6 +644,13 @@ def _add_modules(way: Reading, name: str, candidates: Candidates) -> None:
         candidates.add_modules(fits, is_input=way.is_input)
     else:
         candidates.add_modules(lambda module: module.address == name, is_input=way.is_input)
+
+
+def ending_with(name: str, names: Names) -> list[str]:
+    """The addresses of modules that ran and whose last parts are `name`: `transformer.h.1` ends with `h.1`."""
+    if not name:
+        return []
+    return [address for address in names.addresses.classes if address.endswith(f".{name}") and names.calls(address)]
 
 
 # Other keys: positions, slices, classes, functions, lists; and `parse_key`, which makes a `Key` from any of them.
@@ -934,6 +971,10 @@ class Lookup:
             numbers = (number for call in calls for number in call.outputs[:1] if names.table.shows(number))
             fitting = list(self._table.by_layer(numbers))
         if len(fitting) > 1:
+            if (several := Text(text).several_addresses(names)) and not any(
+                text in self._table.label(layer) for layer in fitting
+            ):
+                raise AmbiguousKey(several)
             raise AmbiguousKey(f"{text!r} fits {len(fitting)} layers: {self._list(fitting)}. Use one of these labels.")
         return Position(fitting[0].number).meaning(names) if fitting else None
 

@@ -618,6 +618,11 @@ class OperationFacts:
         return log.source_names.get(self._number, "")
 
     @property
+    def io_name(self) -> str:
+        """What people call an input or output: the name that forward gives an input, or the path of an output: `logits`."""
+        return ", ".join(self._index.log.port_names(self._number))
+
+    @property
     @shown(column="source", cell=_text_or_none)
     def source(self) -> SourceLine | None:
         """The line of the program, outside torch, that called this operation."""

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from .._torch.containers import format_path
 from .._torch.functions import Origin, TorchFunction
 from .._torch.internals import DisableTorchFunction, address_of, storage_use_count, write_count
 from .._torch.memory import FREED, has_memory, is_freed
@@ -743,6 +744,7 @@ class Log:
     source_tensors: list[weakref.ref[torch.Tensor]] = field(default_factory=list)  # tensors of unknown origin
     input_paths: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
     result: list[tuple[tuple[Any, ...], Any]] | None = None  # path and value of each item of the result; None if unknown
+    argument_names: tuple[str, ...] = ()  # the positional parameters of the model's forward
     leaves: set[int] = field(default_factory=set)  # autograd leaves: no operation made them, or `requires_grad` was set on them
     failure: Failure | None = None
     backward: BackwardLog | None = None  # None if gradients are not recorded
@@ -766,6 +768,26 @@ class Log:
     def function_of(self, number: int) -> TorchFunction:
         """The function that an operation called."""
         return self.functions[self.rows[number][FUNCTION]]
+
+    def port_names(self, number: int) -> list[str]:
+        """What people call an input or output: `input_ids`, `cache[0]`, as forward names it; `logits`, its path in the result.
+
+        An input that was given twice has two names; an output without a path is called `output`.
+        """
+        origin = self.function_of(number).origin
+        if origin is Origin.INPUT:
+            return [self._argument_name(*path) for path in self.input_paths.get(number, ()) if path]
+        if origin is Origin.OUTPUT:
+            path = self.details[number].output_path if number in self.details else ()
+            return [format_path(path[1:], path[0]) if path and isinstance(path[0], str) else format_path(path, "output")]
+        return []
+
+    def _argument_name(self, kind: str, first: Any = None, *rest: Any) -> str:
+        if kind == "kwargs" and isinstance(first, str):
+            return format_path(rest, first)
+        if kind == "args" and isinstance(first, int) and first < len(self.argument_names):
+            return format_path(rest, self.argument_names[first])
+        return format_path((first, *rest) if first is not None else (), kind)
 
     def draws(self) -> bool:
         """True if a call drew random numbers from a default generator."""

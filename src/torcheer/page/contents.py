@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from hashlib import blake2b
 from itertools import accumulate
 from typing import Any
@@ -11,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from .._cleanup import pass_interrupts_on
 from .._torch.source_code import Site, Sources, lines_near, stack_of
 from ..analysis import Cost
-from ..graph import Edge, Graph, ModuleBox, Node, PythonRead, SourcePlace
+from ..graph import Edge, Graph, ModuleBox, Node, Plumbing, PythonRead, SourcePlace
 from ..graph.blocks import BlockRun, runs_of
 from ..graph.equal_ports import equal_ports
 from ..log.operation import DECLARED, OperationFacts, rows_of
@@ -139,6 +140,12 @@ def _offsets(start: int, found: list[tuple[int, list[int]]]) -> list[int]:
     return offsets
 
 
+def chips_in(graph: Graph, found: Plumbing) -> list[Plain]:
+    """Every chip of plumbing, as the numbers of its nodes."""
+    numbers = {node.key: number for number, node in enumerate(graph.all_nodes)}
+    return [{"name": chip.name, "nodes": [numbers[key] for key in chip.nodes]} for chip in found.chips]
+
+
 def ports_in(graph: Graph) -> list[Plain]:
     """Every group of equal inputs or equal outputs, as the numbers of their nodes."""
     numbers = {node.key: number for number, node in enumerate(graph.all_nodes)}
@@ -168,7 +175,7 @@ _FIELDS = [(fact.page.name, fact.node) for fact in DECLARED if fact.page is not 
 class Contents:
     """Makes the parts of one payload. Facts that nodes, edges and modules share are computed once."""
 
-    def __init__(self, index: Index, graph: Graph, cost: Cost) -> None:
+    def __init__(self, index: Index, graph: Graph, cost: Cost, plumbing: Plumbing) -> None:
         self.index = index
         self.graph = graph
         self.stacks = CallStacks()
@@ -177,6 +184,9 @@ class Contents:
         self._words = [words_of(node) for node in graph.all_nodes]
         self._expenses = [cost.of_operation(n.operations[0]) if n.operations else None for n in graph.all_nodes]
         self._params: dict[Param, Plain] = {}
+        self._folded = plumbing.folded
+        self._calls: dict[int, int] = {}  # by call: its first node
+        self._made = Counter(node.call for node in graph.all_nodes if node.call is not None)  # by call: how many tensors
 
     # Nodes ----------------------------------------------------------------------------------------------------------
 
@@ -192,6 +202,9 @@ class Contents:
             "node",
             {
                 **(_facts(one) if one is not None else _facts_of_failed(node)),
+                "title": node.title if node.title != node.function else "",
+                "folded": node.key in self._folded,
+                "call": self._first_of_call(number, node),
                 "category": category_of(node),
                 "module": self._boxes[node.modules[-1]] if node.modules else -1,
                 "exits": [self._boxes[key] for key in node.exits],
@@ -209,6 +222,11 @@ class Contents:
                 "python_reads": [_python_read(read) for read in node.python_reads],
             },
         )
+
+    def _first_of_call(self, number: int, node: Node) -> int:
+        if node.call is None or node.kind != "operation" or self._made[node.call] == 1:
+            return -1
+        return self._calls.setdefault(node.call, number)
 
     def _param(self, param: Param) -> Plain:
         found = self._params.get(param)

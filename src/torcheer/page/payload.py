@@ -15,13 +15,14 @@ from .._text import human_size, plural
 from .._torch.gc_pause import fewer_collections
 from .._torch.inputs import is_whole
 from .._torch.internals import DisableTorchFunction
+from .._torch.measure import one_thread
 from ..analysis import Cost
 from ..errors import InvalidArgument
-from ..graph import Graph, add_gradient_edges
+from ..graph import Graph, add_gradient_edges, first_view, plumbing_of
 from ..log.records import Failure
 from ..log.run import HoldsRun, run_of
 from .attention import add_patterns
-from .contents import Contents, ports_in, runs_in
+from .contents import Contents, chips_in, ports_in, runs_in
 from .document import packed
 from .schema import FORMAT, VERSION, Plain, lean
 from .values import Metrics, Values, Weights
@@ -80,7 +81,12 @@ def payload_of(
     """
     check_limit(max_bytes)
     check_metrics(metrics)
-    with DisableTorchFunction(), torch.no_grad(), fewer_collections():  # a running recording does not record the reads
+    with (
+        DisableTorchFunction(),
+        torch.no_grad(),
+        fewer_collections(),
+        one_thread(),
+    ):  # a running recording does not record the reads
         return _payload(history, previews, max_bytes, metrics or {})
 
 
@@ -108,7 +114,8 @@ def _payload(history: Recorded, previews: bool, max_bytes: int, metrics: Metrics
     graph, run = history.graph, run_of(history)
     if any(node.has_gradient for node in graph.all_nodes):
         graph = add_gradient_edges(graph)
-    contents = Contents(run.index, graph, history.cost)
+    plumbing = plumbing_of(history.graph)
+    contents = Contents(run.index, graph, history.cost, plumbing)
     values = Values(run.index, graph.all_nodes)
     nodes, modules, edges = contents.nodes(), contents.modules(), contents.edges()
     values.add_statistics(nodes)
@@ -128,6 +135,8 @@ def _payload(history: Recorded, previews: bool, max_bytes: int, metrics: Metrics
         "edges": edges,
         "runs": [lean("run", one) for one in runs_in(history.graph)],
         "ports": ports_in(graph),
+        "chips": chips_in(graph, plumbing),
+        "first_view": list(first_view(history.graph).open),
         "weights": shown,
         "metrics": list(metrics),
     }

@@ -45,6 +45,10 @@ GRAPH: dict[str, Part] = {
         "edges": PageKey("Edge[]", "list of Edge: every tensor that flows between two nodes"),
         "runs": PageKey("Run[]", "list of Run: consecutive equal blocks, outer runs first", []),
         "ports": PageKey("Port[]", "list of Port: groups of equal inputs, or outputs, such as a cache", []),
+        "chips": PageKey("Chip[]", "list of Chip: plumbing that leads to several operations, such as a mask", []),
+        "first_view": PageKey(
+            "string[]", "what is open at first: keys of modules, and addresses of lists of modules, `down_blocks`", []
+        ),
         "weights": PageKey("Weight[]", "list of Weight: parameters and buffers with readable values", []),
         "metrics": PageKey("string[]", "list of names: the user's own figures", []),
         "verdict": PageKey(
@@ -106,6 +110,9 @@ GRAPH: dict[str, Part] = {
     },
     "node": {
         **{key.name: key if key.about else replace(key, about=sentence) for key, sentence in _FACTS},
+        "title": PageKey("string", 'what people call it: `"max_pool2d"`, of an input or output its name, `"input_ids"`', ""),
+        "folded": PageKey("boolean", "true for plumbing that folds into the edge it stands on, such as a `view`", False),
+        "call": PageKey("number", "the first node of the same call, if the call made several tensors", -1),
         "category": PageKey(
             "string",
             "the category, for its colour: `input`, `output`, `layer`, `attention`, `normalisation`, "
@@ -220,6 +227,10 @@ GRAPH: dict[str, Part] = {
         "module": PageKey("number", "the innermost module call around the blocks", -1),
         "starts": PageKey("number[]", "list of nodes: the first of every block"),
         "end": PageKey("number", "the node after the last block"),
+    },
+    "chip": {
+        "name": PageKey("string", "what it computes: `mask`, `positions`, `rotary`, `indices` or `constants`"),
+        "nodes": PageKey("number[]", "list of nodes"),
     },
     "weight": {
         "name": PageKey("string", '`"features.6.weight"`'),

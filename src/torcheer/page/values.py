@@ -17,7 +17,7 @@ from torch.nn import Parameter
 from torch.nn.functional import adaptive_avg_pool2d
 
 from .._cleanup import pass_interrupts_on
-from .._text import plural
+from .._text import Progress, plural
 from .._torch.internals import DisableTorchFunction
 from .._torch.measure import Statistics, dense, real, short, statistics_of
 from .._torch.memory import is_freed
@@ -28,6 +28,8 @@ from ..log.operation import OperationFacts
 from ..log.run import Index
 from .document import packed
 from .schema import GRAPH, Plain, lean
+
+PATIENCE = 2.0  # seconds before progress is shown
 
 Kind = Literal["image", "maps", "matrix", "attention", "vector"]
 
@@ -295,19 +297,23 @@ class Values:
 
     def add_statistics(self, plains: list[Plain]) -> None:
         """Add the statistics of each node's tensor, and of its gradient."""
-        for number, (node, plain) in enumerate(zip(self._nodes, plains, strict=True)):
-            if not node.operations:
-                continue
-            operation = OperationFacts(self._index, node.operations[0])
-            if operation.has_saved_activations and not self._index.log.is_lost(node.operations[0]):
-                plain["saved"] = True
-                value = operation.tensor_contents
-                if isinstance(value, Tensor):
-                    self._tensors[number] = value
-                    plain |= self._statistics(node, value)
-            gradient = operation.grad_contents
-            if gradient is not None:
-                plain["grad"] = {"shape": shape_of(gradient), **self._statistics(node, gradient)}
+        with Progress("Statistics", len(plains), "operations", after=PATIENCE) as progress:
+            for number, (node, plain) in enumerate(zip(self._nodes, plains, strict=True)):
+                progress.reached(number)
+                if node.operations:
+                    self._add_statistics(number, node, plain)
+
+    def _add_statistics(self, number: int, node: Node, plain: Plain) -> None:
+        operation = OperationFacts(self._index, node.operations[0])
+        if operation.has_saved_activations and not self._index.log.is_lost(node.operations[0]):
+            plain["saved"] = True
+            value = operation.tensor_contents
+            if isinstance(value, Tensor):
+                self._tensors[number] = value
+                plain |= self._statistics(node, value)
+        gradient = operation.grad_contents
+        if gradient is not None:
+            plain["grad"] = {"shape": shape_of(gradient), **self._statistics(node, gradient)}
 
     def add_metrics(self, plains: list[Plain], metrics: Metrics) -> None:
         """Add the results of the user's metrics for the kept tensor of each node."""
@@ -358,19 +364,21 @@ class Values:
         out.
         """
         left_out = 0
-        for plain, plan, look in self._pictures(plains, weights):
-            if room <= 0:
-                left_out += plan is not None
-                continue
-            preview = look()
-            if preview is None:
-                continue
-            size = int(len(packed(json.dumps(preview).encode())) * _TOGETHER)
-            if size > room:
-                left_out += 1
-                continue
-            room -= size
-            plain["preview"] = preview
+        with Progress("Previews", len(self._tensors) + len(weights), "tensors", after=PATIENCE) as progress:
+            for done, (plain, plan, look) in enumerate(self._pictures(plains, weights)):
+                progress.reached(done)
+                if room <= 0:
+                    left_out += plan is not None
+                    continue
+                preview = look()
+                if preview is None:
+                    continue
+                size = int(len(packed(json.dumps(preview).encode())) * _TOGETHER)
+                if size > room:
+                    left_out += 1
+                    continue
+                room -= size
+                plain["preview"] = preview
         return left_out
 
     def _pictures(

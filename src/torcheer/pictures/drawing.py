@@ -215,7 +215,7 @@ class Drawing:
 def make_drawing(view: View, options: PictureOptions) -> Drawing:
     """The drawing of a view."""
     graph = add_gradient_edges(view.graph) if options.show_gradients else view.graph
-    return _DrawingMaker(graph, options).drawing(view.notes)
+    return _DrawingMaker(graph, options).drawing(view)
 
 
 class _DrawingMaker:
@@ -234,7 +234,7 @@ class _DrawingMaker:
         self.seen: dict[str, None] = {}
         self.straight: set[tuple[str, str]] = set()
 
-    def drawing(self, notes: tuple[str, ...]) -> Drawing:
+    def drawing(self, view: View) -> Drawing:
         hubs = references(self.graph)
         drawn = [edge for edge in self.graph.edges if edge not in hubs.cut and edge not in hubs.ending]
         self.straight = spine(self.graph, drawn)
@@ -245,7 +245,7 @@ class _DrawingMaker:
         boxes = [self._box(box) for key, box in self.graph.modules.items() if key in self.boxes]
         return Drawing(
             title=clean(self.graph.title, 80),
-            notes=(_counts(self.graph), *notes),
+            notes=(_counts(self.graph, view.folded), *view.notes),
             theme=self.theme,
             style=self.options.looks,
             direction=self.options.direction,
@@ -262,7 +262,7 @@ class _DrawingMaker:
 
     def _node(self, node: Node) -> DrawnNode:
         name = look_name(node)
-        is_told = not self.options.looks.is_short and node.kind not in ("module", "input", "output")
+        is_told = not self.options.looks.is_short and node.kind not in ("module", "input", "output", "plumbing")
         is_double = node.is_inplace and is_told
         self._note(name, node, is_double)
         return DrawnNode(
@@ -297,7 +297,7 @@ class _DrawingMaker:
             seen.append("stub")
         elif node.kind == "module":
             seen.append("collapsed")
-        elif name not in ("input", "output", "omitted", "buffer", "failed"):
+        elif name not in ("input", "output", "omitted", "buffer", "failed", "plumbing"):
             seen.append("module output" if node.exits else "function output")
         if is_double:
             seen.append("in place")
@@ -393,7 +393,7 @@ def look_name(node: Node) -> LookName:
     """The kind of a node that its look must show."""
     if node.kind == "failed" or node.error:
         return "failed"
-    if node.kind in ("input", "output", "opaque", "buffer", "omitted"):
+    if node.kind in ("input", "output", "opaque", "buffer", "omitted", "plumbing"):
         return node.kind
     if node.kind == "stub":
         return "omitted"
@@ -409,7 +409,7 @@ def _shape(node: Node) -> str:
         return "box3d"
     if node.kind == "buffer":
         return "cylinder"
-    return "box" if node.exits or node.kind in ("input", "output", "stub") else "pill"
+    return "box" if node.exits or node.kind in ("input", "output", "stub", "plumbing") else "pill"
 
 
 def _boxes_drawn(graph: Graph) -> set[str]:
@@ -423,10 +423,10 @@ def _boxes_drawn(graph: Graph) -> set[str]:
     return {key for key, box in graph.modules.items() if key not in alone or box.repeats > 1}
 
 
-def _counts(graph: Graph) -> str:
+def _counts(graph: Graph, folded: int) -> str:
     """The first line below the title of a picture: counts of what the graph has."""
     params = {param.name: param.numel for node in graph.nodes for param in node.params}
-    facts = [plural(graph.num_operations, "operation")]
+    facts = [plural(graph.num_operations + folded, "operation")]
     if params:
         facts.append(f"{human_count(sum(params.values()))} parameters")
     return " · ".join(facts)

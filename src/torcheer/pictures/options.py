@@ -35,6 +35,7 @@ LookName = Literal[
     "opaque",
     "failed",
     "omitted",
+    "plumbing",
 ]
 
 
@@ -85,6 +86,7 @@ _LIGHT = Theme(
         "opaque": Look("#4A4F5C", "#16181D", 1.0, text="#FFFFFF"),
         "failed": Look("#FFD6D2", "#C00000", 3.0),
         "omitted": Look("#FFFFFF", "#8B8B8B", 1.0, "dotted"),
+        "plumbing": Look("#F7F8FA", "#C3C9D3", 1.0, "dashed", "#59616C"),
     },
     ramp=COST_RAMPS["light"],
     unknown="#FFFFFF",
@@ -111,6 +113,7 @@ _DARK = Theme(
         "opaque": Look("#D5D8DE", "#FFFFFF", 1.0, text="#16181D"),
         "failed": Look("#6E1515", "#FF7B72", 3.0),
         "omitted": Look("#1B1D21", "#8F8F92", 1.0, "dotted"),
+        "plumbing": Look("#15171B", "#434A54", 1.0, "dashed", "#AEB5BF"),
     },
     ramp=COST_RAMPS["dark"],
     unknown="#1B1D21",
@@ -137,6 +140,7 @@ _PAPER = Theme(
         "opaque": Look("#3C3C3C", "#000000", 1.0, text="#FFFFFF"),
         "failed": Look("#FFFFFF", "#C00000", 3.0),
         "omitted": Look("#FFFFFF", "#8B8B8B", 1.0, "dotted"),
+        "plumbing": Look("#FFFFFF", "#8B8B8B", 1.0, "dashed", "#3A3A3A"),
     },
     ramp=("#FFFFFF", "#E6E6E6", "#CCCCCC", "#ABABAB", "#858585", "#5C5C5C", "#333333"),
     unknown="#FFFFFF",
@@ -237,7 +241,7 @@ STYLES = {
         is_short=True,
         name_size=8,
         text_size=7,
-        edge_size=6,
+        edge_size=7,
         title_size=7.5,
         node_margin="0.055,0.025",
         solid_margin="0.11,0.075",
@@ -316,6 +320,7 @@ class DrawOptions(TypedDict, total=False):
     fold_repeats: bool | None
     show_buffers: bool
     show_constants: bool
+    plumbing: bool
     show_gradients: bool
     color_by: Measure | Callable[[Operation], float | None] | None
     label: str | Callable[[Node], str] | None
@@ -347,13 +352,16 @@ class PictureOptions:
         fold_repeats: draws consecutive equal blocks once, with their number. None: only in larger models.
         show_buffers: shows buffers as nodes.
         show_constants: shows tensors that do not depend on an input.
+        plumbing: draws shape functions, casts, masks, positions and what leads only to these. By default they fold into the
+            edges they stand on, or into one small node: `mask · 14 operations`.
         show_gradients: shows the gradients of followed backward passes as arrows.
         color_by: `"time"`, `"memory"`, `"params"`, `"flops"` and `"grad"` (the norm of the gradient) if known, or a function
             that returns a number.
         label: a format string of a node's fields (`"{type} {shape}"`), or a function of a `Node` that returns text.
         style: `"screen"`, or `"paper"`: small and grey, with little text, without title and legend; written as `.pdf`
             or `.svg`.
-        width: the width of the picture on screen or paper: `"8.5cm"`, `"80mm"`, `"3.3in"`, or a number of points.
+        width: the width of the picture on screen or paper: `"8.5cm"`, `"80mm"`, `"3.3in"`, or a number of points. In style
+            `"paper"` modules close and repeats fold until no text is smaller than 6 points at this width, and a note says so.
         columns: the number of columns for a long model (rows, if it goes right or left). None: several if it is very tall
             and can be divided with few arrows between columns.
         focus: a key of a module or of operations: only these and their neighbours are drawn, the rest as stubs.
@@ -372,6 +380,7 @@ class PictureOptions:
     fold_repeats: bool | None = None
     show_buffers: bool = False
     show_constants: bool = True
+    plumbing: bool = False
     show_gradients: bool = False
     color_by: Measure | Callable[[Any], float | None] | None = None
     label: str | Callable[[Node], str] | None = None
@@ -391,7 +400,7 @@ class PictureOptions:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for name in ("merge_elementwise", "show_buffers", "show_constants", "show_gradients"):
+        for name in ("merge_elementwise", "show_buffers", "show_constants", "plumbing", "show_gradients"):
             _one_of(name, getattr(self, name), (True, False))
         for name in ("rolled", "fold_repeats", "legend"):
             _one_of(name, getattr(self, name), (True, False, None))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -22,13 +24,14 @@ from .layout import LEAST, first_laid_out, run_graphviz
 from .options import PictureOptions
 from .placing import place_words
 from .svg import light_svg
-from .views import View, check_drawable, views
+from .views import View, check_drawable, views, views_for_print
 from .wording import clean
 
 Target = str | os.PathLike[str] | IO[Any]  # a path or a file object
 FORMATS = {"svg": True, "png": False, "pdf": False, "dot": True}  # name of a format -> True if it is text
 _LONGEST = 16_000  # largest number of pixels per side of a PNG
 _AREA = 60e6  # largest number of pixels of a PNG
+SMALLEST_TEXT = 6.0  # points, in print
 _PRINTED = 300.0  # pixels per inch, if the picture has a width
 
 
@@ -96,6 +99,16 @@ class Picture:
         width = bounds.width if self._width is None else self._width.points
         return width, bounds.height * width / bounds.width
 
+    @property
+    def smallest_text(self) -> float:
+        """The size of the smallest text at the width of the picture, in points."""
+        style, drawing = self._drawing.style, self._drawing
+        sizes = {style.name_size}
+        if any(len(node.lines) > 1 or node.is_reference for node in drawing.nodes):
+            sizes.add(style.text_size)
+        sizes |= {style.edge_size for edge in drawing.edges if edge.text} | {style.title_size for _ in drawing.boxes}
+        return min(sizes) * self.size[0] / self._places.bounds.width
+
     def save(self, target: Target, format: str | None = None) -> None:
         """Write the picture to a path, whose ending gives the format, or to a file object.
 
@@ -145,10 +158,38 @@ def make_picture(graph: Graph, options: PictureOptions | None = None) -> Picture
     """Lay out a graph. If it is too large or too slow, fewer modules are open, and the picture says so."""
     options = options or PictureOptions()
     check_drawable(graph)
-    tries, limit = views(graph, options), options.time_limit
-    view, drawing, laid_out = first_laid_out(tries, lambda view: make_drawing(view, options), graph.title, limit)
+    if options.style == "paper" and options.length is not None:
+        return _for_print(graph, options)
+    return _made(views(graph, options), graph.title, options)
+
+
+def _made(tries: Iterable[View], title: str, options: PictureOptions) -> Picture:
+    drawn = first_laid_out(tries, lambda view: make_drawing(view, options), title, options.time_limit)
+    view, drawing, laid_out = drawn
     found, drawing = in_columns(read_layout(laid_out), drawing, options)
     return Picture(view, drawing, place_words(found, drawing), options)
+
+
+def _for_print(graph: Graph, options: PictureOptions) -> Picture:
+    """The picture with most in it whose text can be read in print; if there is none, the one with the largest text."""
+    end = time.monotonic() + options.time_limit
+    best: Picture | None = None
+    for number, view in enumerate(views_for_print(graph, options)):
+        if best is not None and time.monotonic() > end:
+            break
+        for columns in dict.fromkeys((options.columns, options.columns or 1)):
+            picture = _made([view], graph.title, replace(options, columns=columns))
+            if best is None or picture.smallest_text > best.smallest_text:
+                best = picture
+            if picture.smallest_text >= SMALLEST_TEXT:
+                if number:
+                    said = f"Closed and folded until no text is smaller than {SMALLEST_TEXT:g} pt at {options.length}."
+                    picture.notes = (*picture.notes, said)
+                return picture
+    assert best is not None
+    said = f"The smallest text has {best.smallest_text:.1f} pt at {options.length}: give it more width."
+    best.notes = (*best.notes, said)
+    return best
 
 
 # Shows a picture: in the notebook, on the screen, or else as a file whose path is printed.

@@ -6,21 +6,28 @@ The views come in order, each smaller than the one before: if the layout of one 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
+from .._text import plural
 from ..errors import InvalidArgument
 from ..graph import (
     Graph,
     ModuleBox,
     add_buffer_nodes,
     collapse,
+    first_view,
     focus,
+    fold_plumbing,
     fold_repeats,
+    merge_calls,
     merge_elementwise,
+    merge_ends,
     merge_ports,
     omit_middle,
     prune_internal,
+    regroup,
+    restrict,
     roll,
     unroll,
 )
@@ -42,6 +49,7 @@ class View:
 
     graph: Graph
     notes: tuple[str, ...] = ()
+    folded: int = 0  # operations of plumbing that are not drawn
 
     @property
     def size(self) -> int:
@@ -53,8 +61,16 @@ def views(graph: Graph, options: PictureOptions) -> Iterator[View]:
     asked = options.nesting_depth is not None or bool(options.picks)
     smallest: View | None = None
     began = False
-    for view in _ladder(_base(graph, options), options):
-        view = View(merge_ports(view.graph), (*_focus_note(options), *view.notes))
+    base = _base(graph, options)
+    told, folded = _focus_note(options), 0
+    if not options.plumbing:
+        lean = merge_calls(fold_plumbing(base))
+        folded = base.num_operations - lean.num_operations
+        base = lean
+    if folded:
+        told = (*told, f"{plural(folded, 'operation')} of plumbing folded; plumbing=True draws all.")
+    for view in _ladder(base, options):
+        view = View(merge_ports(view.graph), (*told, *view.notes), folded)
         if smallest is not None and view.size >= smallest.size:
             continue
         if began or view.size <= (POSSIBLE if asked else READABLE):
@@ -70,7 +86,45 @@ def views(graph: Graph, options: PictureOptions) -> Iterator[View]:
         if smallest.size > keep:
             cut = omit_middle(smallest.graph, keep)
             left_out = sum(node.num_operations for node in cut.nodes if node.kind == "omitted")
-            yield View(cut, (*smallest.notes, f"Too large to draw: {left_out:,} operations in the middle are left out."))
+            note = f"Too large to draw: {left_out:,} operations in the middle are left out."
+            yield View(cut, (*smallest.notes, note), smallest.folded)
+
+
+def views_for_print(graph: Graph, options: PictureOptions) -> Iterator[View]:
+    """The views to try until their text can be read on paper, the best first: fewer and fewer modules are open."""
+    for view in _distinct(views(graph, options)):
+        yield view
+        data = restrict(view.graph, {node.key for node in view.graph.all_nodes if node.kind != "plumbing"})
+        yield replace(view, graph=data, notes=(*view.notes, "Plumbing is left out."))
+        note = "Plumbing is left out; inputs, and outputs, are one node."
+        yield replace(view, graph=_merged_ends(data), notes=(*view.notes, note))
+    base = merge_ports(merge_calls(fold_plumbing(_base(graph, options))))
+    levels = _levels(unroll(base))
+    for depth in range(max(levels.values(), default=0), 0, -1):
+        shut = fold_repeats(_to_depth(base, depth))
+        yield View(shut, (f"Modules are collapsed at depth {depth}.",))
+        yield View(_merged_ends(shut), (f"Modules are collapsed at depth {depth}; inputs, and outputs, are one node.",))
+    outermost = fold_repeats(collapse(base, depth=1)) if base.all_boxes else base
+    yield View(_merged_ends(outermost), ("Only the outermost modules are drawn.",))
+    yield View(omit_middle(_merged_ends(outermost), 8), ("The middle is left out.",))
+
+
+def _distinct(found: Iterable[View]) -> Iterator[View]:
+    known: set[int] = set()
+    for view in found:
+        if view.size not in known:
+            known.add(view.size)
+            yield view
+
+
+def _merged_ends(graph: Graph) -> Graph:
+    """The graph with all inputs as one node, and all outputs."""
+    for kind in ("input", "output"):
+        ends = [node for node in graph.nodes if node.kind == kind]
+        if len(ends) > 1:
+            groups = {node.key: f"{kind}s" for node in ends}
+            graph = regroup(graph, groups, lambda key, nodes: merge_ends(key, nodes), at_last=kind == "output")
+    return graph
 
 
 def _focuses(options: PictureOptions) -> bool:
@@ -135,6 +189,9 @@ def _levels(graph: Graph) -> dict[str, int]:
 def _ladder(graph: Graph, options: PictureOptions) -> Iterator[View]:
     """Views of decreasing size: unchanged, folded, rolled, then with fewer and fewer levels of modules open."""
     start = options.nesting_depth
+    is_default = start is None and options.columns is None and not options.picks and not _focuses(options)
+    if is_default and len(graph.nodes) > SMALL:
+        yield from _as_on_page(graph, options)
     deepest = max(_levels(unroll(graph)).values(), default=0) + 1
     if start is None or start == "all":
         yield from _opened(graph, options)
@@ -153,6 +210,20 @@ def _ladder(graph: Graph, options: PictureOptions) -> Iterator[View]:
                 hint = f"nesting_depth={depth + 1} opens more, 'all' everything."
                 note = f"Modules are collapsed at depth {depth}, {all_}; {hint}"
             yield from list(_opened(shut, options, (note,)))[-1:]
+
+
+def _as_on_page(graph: Graph, options: PictureOptions) -> Iterator[View]:
+    """The view with which the page opens."""
+    flat = unroll(graph)
+    closed = set(first_view(flat).closed)
+    inside = Counter(key for node in flat.nodes for key in node.modules)
+    folded = graph if options.fold_repeats is False else fold_repeats(graph)  # closed modules show less of what is equal
+    shut = collapse(folded, where=lambda box: box.key in closed and inside[box.key] > 1)
+    if len(shut.nodes) < len(graph.nodes):
+        notes = ["Modules are open as the page opens; nesting_depth='all' opens everything."]
+        if len(folded.nodes) < len(graph.nodes):
+            notes.append("Equal blocks in a row are drawn once.")
+        yield from list(_opened(shut, options, tuple(notes)))[-1:]
 
 
 def _opened(graph: Graph, options: PictureOptions, notes: tuple[str, ...] = ()) -> Iterator[View]:

@@ -112,7 +112,7 @@ def human_count(count: float) -> str:
     """
     if count < 1000:
         return f"{count:g}"
-    for unit in ("K", "M", "G"):
+    for unit in ("K", "M", "B"):
         count /= 1000
         if count < 999.95:
             return f"{count:.1f}{unit}"
@@ -133,6 +133,8 @@ def node_lines(node: Node, graph: Graph) -> list[str]:
         return [f"… {plural(node.num_operations, 'operation')} left out …"]
     if node.kind == "stub":
         return [f"… {clean(node.label)}", *([dimensions(node.shape)] if node.shape is not None else [])]
+    if node.kind == "plumbing":
+        return [f"{node.type} · {plural(node.num_operations, 'operation')}"]
     if node.kind == "module":
         return _module_lines(node, graph)
     lines = [_name(node, graph)]
@@ -380,6 +382,8 @@ def short_node_lines(node: Node, graph: Graph) -> list[str]:
     """The lines of text on a node, its name first."""
     if node.kind in ("failed", "identity", "omitted", "stub"):
         return node_lines(node, graph)
+    if node.kind == "plumbing":
+        return node_lines(node, graph)
     lines = [_short_name(node, graph)]
     if node.kind == "module":
         lines.append(clean(node.type, 30))
@@ -394,12 +398,11 @@ def short_node_lines(node: Node, graph: Graph) -> list[str]:
 
 def _short_name(node: Node, graph: Graph) -> str:
     if node.kind in ("input", "output"):
-        named = re.fullmatch(r"(?:output|kwargs)\['(\w+)'\].*", node.role)
-        name = named[1] if named else node.kind
-        return f"{node.num_operations} {node.kind}s" if node.num_operations > 1 else name
+        return f"{node.num_operations} {node.kind}s" if node.num_operations > 1 else clean(node.title, 24)
     if node.kind == "buffer":
         return clean(node.role, 30)
-    name = clean(node.label if node.kind == "module" else node.title, 40)
+    around = f"{graph.boxes[node.modules[-1]].address}." if node.modules else ""
+    name = clean(node.label.removeprefix(around), 30) if node.kind == "module" else clean(node.title, 30)
     passes = len(node.passes)
     if graph.is_rolled:
         return f"{name} ×{passes}" if passes > 1 else name

@@ -314,6 +314,7 @@ class LogReader:
             setattr(log, name, set(self._numbers(self._get(name), name)))
         log.collectives = number(self._get("collectives"), "the collectives")
         log.notes = each(self._get("notes"), "a note", text)
+        log.argument_names = tuple(each(self._document.get("argument_names", []), "an argument", text))  # new in version 0.2
         for place, name in lists(self._get("source_names"), "the sources", "a source"):
             log.source_names[self._number(place, "a source", 0)] = text(name, "a source")
         for place, paths in lists(self._get("input_paths"), "the inputs", "an input"):

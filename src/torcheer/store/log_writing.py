@@ -343,6 +343,7 @@ class LogWriter:
             "notes": log.notes,
             "source_names": list(log.source_names.items()),
             "input_paths": paths,
+            "argument_names": list(log.argument_names),
             "random_seed": log.random_seed,
             "random": write_random_states(log),
             "seconds": log.seconds,

@@ -9,7 +9,7 @@ import { type Direction, inOrder, neighbour } from "../state/navigate";
 import { childShown, itemOf, selectionOf } from "../model/model_index";
 import { metricsOf } from "../model/measures";
 import { carriedOpen, carriedSelection } from "../state/rolling";
-import { type Action, HIDE_DETAILS, type Part, SHOW_DETAILS, toggledTrace } from "../state/state";
+import { type Action, HIDE_DETAILS, type Part, SHOW_DETAILS, type State, toggledTrace } from "../state/state";
 import { boxItemKey } from "../layout/view";
 import { clamp } from "../../shared/scale";
 
@@ -111,20 +111,32 @@ export class Actions {
     guide.apply([{ type: "open", keys }, show, { type: "select", selection }], { key: view.items[item]!.key });
   }
 
-  /** Rolled or unrolled, with the same modules open and the same place selected. */
+  /** Rolled or unrolled. */
   roll(): void {
+    const rolled = !this.guide.state.rolled;
+    this.guide.say(rolled ? "Rolled: one box per layer" : "Unrolled: one box per operation");
+    this.draw({ rolled, hasPlumbing: this.guide.state.hasPlumbing }, () => this.lookAgain());
+  }
+
+  /** With or without plumbing: shape functions, masks, positions and what leads only to these. */
+  plumbing(): void {
+    const hasPlumbing = !this.guide.state.hasPlumbing;
+    this.guide.say(hasPlumbing ? "All operations" : "Without plumbing");
+    this.draw({ rolled: this.guide.state.rolled, hasPlumbing }, () => this.lookAgain());
+  }
+
+  /** Draws another form of the same graph, with the same modules open and the same place selected. */
+  private draw(form: Pick<State, "rolled" | "hasPlumbing">, then: () => void): void {
     const { guide } = this;
-    const rolled = !guide.state.rolled;
     const open = new Set<string>();
     for (const doc of guide.docs) {
-      const [from, to] = [guide.modelIndex(doc.side).hierarchy, doc.modelIndex(rolled).hierarchy];
+      const [from, to] = [guide.modelIndex(doc.side).hierarchy, doc.modelIndex(form).hierarchy];
       for (const key of carriedOpen(from, to, guide.state)) open.add(key);
     }
     const side = guide.state.selection?.side ?? 0;
-    const [from, to] = [guide.modelIndex(side).hierarchy, guide.docs[side]!.modelIndex(rolled).hierarchy];
+    const [from, to] = [guide.modelIndex(side).hierarchy, guide.docs[side]!.modelIndex(form).hierarchy];
     const selection = carriedSelection(from, to, guide.state.selection);
-    guide.say(rolled ? "Rolled: one box per layer" : "Unrolled: one box per operation");
-    guide.apply([{ type: "roll", rolled, open, selection }], null, () => this.lookAgain());
+    guide.apply([{ type: "roll", ...form, open, selection }], null, then);
   }
 
   /** From left to right, or from top to bottom. */

@@ -28,6 +28,7 @@ export function commandsOf(app: App): Command[] {
       ["1 2 3 4 5 6 7 8 9", "open down to that depth", (event) => actions.toDepth(Number(event.key))],
       ["[ ]", "previous or next of equal blocks", (event) => actions.stepRun(event.key === "]" ? 1 : -1)],
       ["r", "rolled or unrolled", () => actions.roll()],
+      ["p", "with or without plumbing: shape functions, masks, positions", () => actions.plumbing()],
       ["h", "from left to right, or from top to bottom", () => actions.turn()],
     ],
     Find: [

@@ -19,6 +19,7 @@ export class Finder {
   private readonly list: List;
   private readonly count = el("span", { class: "found-count", role: "status" });
   private readonly results: HTMLElement;
+  private readonly nothing = el("p", { class: "note nothing", hidden: true });
   private pending = 0;
   private isOpen = false;
 
@@ -38,7 +39,7 @@ export class Finder {
     this.field.spellcheck = false;
     this.list = new List({ rowHeight: ROW, role: "listbox", label: "Results", row: (index) => this.row(index) });
     this.list.element.tabIndex = -1;
-    this.results = el("div", { class: "results", hidden: true }, this.list.element);
+    this.results = el("div", { class: "results", hidden: true }, this.list.element, this.nothing);
     this.element = el(
       "div",
       { class: "finder" },
@@ -67,6 +68,8 @@ export class Finder {
     const said = isInvalid ? "not a pattern" : place + format.count(children.length);
     this.count.textContent = query ? said : "";
     this.results.hidden = !this.isOpen || !query;
+    this.nothing.hidden = children.length > 0 || isInvalid;
+    this.nothing.textContent = `Nothing here fits “${format.shortened(query, 40)}”.`;
     const rows = Math.min(MOST_ROWS, children.length);
     this.list.element.style.height = `${rows * ROW}px`;
     this.list.show(children.length);
@@ -93,6 +96,12 @@ export class Finder {
     this.guide.go(this.guide.side, child);
   }
 
+  /** Goes to a result, and closes the list. */
+  private take(index: number): void {
+    this.choose(index);
+    this.open(false);
+  }
+
   private typed(): void {
     this.open(true);
     window.clearTimeout(this.pending);
@@ -112,7 +121,10 @@ export class Finder {
   }
 
   private key(event: KeyboardEvent): void {
-    if (event.key === "Enter") this.step(event.shiftKey ? -1 : 1);
+    if (event.key === "Enter") {
+      this.step(event.shiftKey ? -1 : 1);
+      if (this.found.children.length) this.open(false);
+    }
     else if (event.key === "ArrowDown") this.step(1);
     else if (event.key === "ArrowUp") this.step(-1);
     else if (event.key === "Escape") this.leave();
@@ -123,7 +135,7 @@ export class Finder {
 
   /** Closes the list and focuses the graph, where n and N step through the results; without a list, ends the search. */
   private leave(): void {
-    if (!this.isOpen) this.field.value = "";
+    if (!this.isOpen && this.guide.state.match < 0) this.field.value = "";
     this.flush();
     this.open(false);
     this.field.blur();
@@ -138,7 +150,7 @@ export class Finder {
     const made = (mark: HTMLElement, title: string, detail: string, note: string): HTMLElement =>
       el(
         "div",
-        { class: "result", role: "option", aria, on: { click: () => this.choose(index) } },
+        { class: "result", role: "option", aria, on: { click: () => this.take(index) } },
         mark,
         el("span", { class: "result-title", text: title }),
         el("span", { class: "row-detail", text: detail }),

@@ -13,6 +13,7 @@ export class Toolbar {
   readonly element: HTMLElement;
   private readonly roll: HTMLButtonElement;
   private readonly tree: HTMLButtonElement;
+  private readonly plumbing: HTMLButtonElement;
   private readonly turn: HTMLButtonElement;
   private readonly table: HTMLButtonElement;
   private readonly metric: HTMLSelectElement;
@@ -28,6 +29,9 @@ export class Toolbar {
     this.tree = button("☰", "Outline (m)", () => actions.togglePart("tree"), { class: "icon" });
     this.roll = button("Rolled", "One box per layer, however often it ran (r)", () => actions.roll());
     this.roll.hidden = !docs.some((doc) => doc.hasPasses);
+    const about = "Shape functions, masks, positions and what leads only to these (p)";
+    this.plumbing = button("Plumbing", about, () => actions.plumbing(), { class: "plumbing" });
+    this.plumbing.hidden = !docs.some((doc) => doc.hasPlumbing);
     this.turn = button("⇉", "From left to right, or from top to bottom (h)", () => actions.turn(), { class: "icon" });
     this.table = button("Table", "Table of operations and modules (t)", () => actions.togglePart("table"));
     this.metric = el("select", {
@@ -56,6 +60,7 @@ export class Toolbar {
       depth,
       el("label", { class: "field" }, el("span", { class: "field-name", text: "Colour" }), this.metric),
       this.roll,
+      this.plumbing,
       this.turn,
       this.factMenu(),
       this.differences,
@@ -123,6 +128,7 @@ export class Toolbar {
     const { state } = this.guide;
     const press = (one: HTMLElement | null, isOn: boolean): void => one?.setAttribute("aria-pressed", String(isOn));
     press(this.roll, state.rolled);
+    press(this.plumbing, state.hasPlumbing);
     press(this.turn, state.isAcross);
     press(this.tree, state.parts.has("tree"));
     press(this.table, state.parts.has("table"));

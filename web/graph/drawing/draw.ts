@@ -14,6 +14,8 @@ import type { LocalGraph } from "../layout/wiring";
 
 const READABLE_SCALE = 0.55; // below this only titles, larger
 const DIMMED = 0.22;
+const SMALL_HEADER = 10; // pixels: a lower header has no room for a title that can be read
+const SMALL_TITLE = 9; // pixels
 
 export function drawScene(painter: Painter, picture: Picture, area: Rect, scale: number, motion: Motion | null): void {
   new Drawer(painter, picture, area, scale, motion).item(0);
@@ -77,15 +79,17 @@ class Drawer {
     const { theme, scene, marks } = this.picture;
     const face = scene.faces[i]!;
     const { x, y, w } = this.rect(i);
-    if (HEADER * this.scale < 3) return;
     this.painter.opacity(this.opacity(i, true));
+    if (HEADER * this.scale < SMALL_HEADER) {
+      this.title(i);
+      return;
+    }
     const fill = marks.hovered === i ? theme.chip : headerFill(theme, scene.view.items[i]!.depth);
     this.painter.box(x + 0.6, y + 0.6, w - 1.2, HEADER - 1, 11, fill, null);
     this.painter.box(x + 0.6, y + HEADER / 2, w - 1.2, HEADER / 2, 0, fill, null);
     this.matchBadge(i, x + w - 4, y - 6);
     const middle = y + HEADER / 2;
-    const size = this.scale < 0.3 ? Math.min(HEADER * 0.8, 10 / this.scale) : this.scale < READABLE_SCALE ? 16 : 13;
-    if (size * this.scale < 7) return;
+    const size = this.scale < READABLE_SCALE ? Math.min(HEADER * 0.8, Math.max(16, 10 / this.scale)) : 13;
     const controls = controlsWidth(scene, i) + (face.badgeWidth ? face.badgeWidth + 10 : 0);
     const titleWidth = face.titleWidth * (size / 13);
     const left = this.inSight(x, w - controls - 36 - titleWidth);
@@ -103,6 +107,19 @@ class Drawer {
       const [middleX, middleY] = [control.x + control.w / 2, control.y + control.h / 2 + 0.5];
       this.painter.words(control.text, middleX, middleY, 11, 600, theme.ink, "center");
     }
+  }
+
+  /** The title of an open box that is far away: on the screen as large as ever, where the box has room for it. */
+  private title(i: number): void {
+    const { theme, scene } = this.picture;
+    const face = scene.faces[i]!;
+    const { x, y, w, h } = this.rect(i);
+    const size = SMALL_TITLE / this.scale;
+    const shown = fitted(face.title, (face.titleWidth * size) / 13, w - size);
+    if (shown.length < Math.min(3, face.title.length) || h < 2.5 * size) return;
+    const width = (face.titleWidth * size * shown.length) / (13 * face.title.length);
+    this.painter.box(x, y, Math.min(w, width + size), 1.5 * size, 0.4 * size, headerFill(theme, scene.view.items[i]!.depth), null);
+    this.painter.words(shown, x + size / 2, y + 0.78 * size, size, 600, theme.ink);
   }
 
   /** The left side of a title: that of its box, or of the screen when the box begins left of it. */
@@ -189,19 +206,23 @@ class Drawer {
   private closed(i: number): void {
     const { scene, coloring, palette, marks } = this.picture;
     const item = scene.view.items[i]!;
-    const paint = coloring.of(scene.view, i);
     const { x, y, w, h } = this.rect(i);
+    const isModule = isBox(item.child);
+    const kind = isModule ? scene.view.hierarchy.boxes[~item.child]!.kind : null;
+    const { theme } = this.picture;
+    const isQuiet = kind === "chip";
+    const colored = coloring.of(scene.view, i);
+    const paint = isQuiet ? { ...colored, fill: theme.page, ink: theme.faint } : colored;
     this.painter.opacity(this.opacity(i, false));
     if (w * this.scale < 3 || h * this.scale < 3) {
       const isByType = coloring.legend.metric.name === "type";
       this.painter.box(x, y, w, h, 0, isByType ? paint.accent : paint.fill, null);
       return;
     }
-    const isModule = isBox(item.child);
-    const kind = isModule ? scene.view.hierarchy.boxes[~item.child]!.kind : null;
     const category = palette.common(item.child);
     const radius = category === "input" || category === "output" ? Math.min(22, h / 2) : isModule ? 9 : 7;
-    const line = this.border(category, paint, category === null, marks.hovered === i);
+    const solid = this.border(category, paint, isModule, marks.hovered === i);
+    const line = isQuiet ? { color: solid.color === theme.accent ? theme.accent : theme.insideBorder, width: 1, dash: [3, 3] } : solid;
     const isStack = kind === "run" || kind === "ports";
     if (isStack) for (const offset of [8, 4]) this.painter.box(x + offset, y + offset, w, h, radius, paint.fill, line);
     this.painter.box(x, y, w, h, radius, paint.fill, line);
@@ -209,7 +230,7 @@ class Drawer {
     const isFull = h > 0.8 * scene.faces[i]!.height; // while it grows there is no room for words
     if (isFull && this.scale < READABLE_SCALE) this.largeTitle(i, paint);
     else if (isFull) this.face(i, paint);
-    if (category === null && coloring.legend.metric.name === "type" && h * this.scale > 14) this.composition(i);
+    if (category === null && !isQuiet && coloring.legend.metric.name === "type" && h * this.scale > 14) this.composition(i);
     this.loop(i);
     this.matchBadge(i, x + w - 4, y);
   }

@@ -2,7 +2,7 @@
 
 import { type Hierarchy, firstCall, firstNode, isBox, unitsOf } from "../model/hierarchy";
 import { type Measures, type MetricName, ownMetrics } from "../model/measures";
-import type { ModuleCall } from "../model/payload";
+import type { ModuleCall, OpNode } from "../model/payload";
 import type { Item, View } from "../layout/view";
 import * as format from "../../shared/format";
 
@@ -98,9 +98,10 @@ export class Faces {
     const node = firstNode(this.hierarchy, item.child);
     const lines: string[] = [];
     const own = payload.modules[unit.shell[0] ?? -1];
-    const role = node.role === node.type ? "" : format.role(node.role);
-    const name = own ? shortAddress(own.address, this.addressAround(view, item.parent)) : role || node.label;
-    if (this.facts.has("name")) lines.push(format.shortened(name, LONGEST_LINE));
+    const what = titleOf(node);
+    const name = own ? shortAddress(own.address, this.addressAround(view, item.parent)) : what;
+    const kind = own ? what : what === node.kind || !END_KINDS.has(node.kind) ? "" : node.kind;
+    if (this.facts.has("name")) lines.push(format.shortened(node.label, LONGEST_LINE));
     const shapes = new Set(unit.members.map((one) => format.shape(payload.nodes[one]!.shape)));
     const shape = shapes.size > 1 ? "shapes differ" : node.shape === null ? "" : [...shapes][0]!;
     lines.push(...this.factLines(this.tensorFacts(shape, node.dtype), item.child));
@@ -108,8 +109,11 @@ export class Faces {
     if (node.kind === "failed") lines.push(format.shortened(`raised ${node.error || "an error"}`, LONGEST_LINE));
     if (item.feeds) lines.push(`feeds ${item.feeds} boxes`);
     const pass = node.num_passes > 1 && !rolled ? `${node.pass}/${node.num_passes}` : "";
-    const badge = unit.members.length > 1 ? `×${unit.members.length}` : pass;
-    return { title: node.type, kind: "", badge, lines };
+    const passes = passesOf(payload.nodes, unit.members);
+    const results = unit.members.length / passes;
+    if (results > 1) lines.push(`${format.plural(results, "result")} of one call`);
+    const badge = passes > 1 ? `×${passes}` : pass;
+    return { title: format.shortened(name, LONGEST_TITLE), kind: format.shortened(kind, 30), badge, lines };
   }
 
   private boxFace(view: View, item: Item): Words {
@@ -119,6 +123,7 @@ export class Faces {
     const title = this.boxTitle(view, item);
     if (box.kind === "ports" && item.isOpen) return { ...title, kind: box.title, lines: [] };
     if (box.kind === "ports") return { ...title, lines: this.portLines(~item.child) };
+    if (box.kind === "chip") return { ...title, lines: [] };
     const lines: string[] = [];
     if (item.isOpen) return { ...title, lines };
     if (box.kind === "run")
@@ -137,12 +142,13 @@ export class Faces {
     const call = firstCall(this.hierarchy, ~item.child);
     const kind = format.shortened(call?.class ?? "", 30);
     if (box.kind === "run") {
-      const shown = item.block >= 0 ? [box.blocks[item.block]!] : [box.blocks[0]!, box.blocks.at(-1)!];
-      const title = shown.map((b) => this.relative(b, outer)).join(" … ");
+      const title = this.runTitle(box.blocks, item.block, outer);
       const badge = item.block >= 0 ? `${item.block + 1} of ${box.blocks.length}` : `×${box.blocks.length}`;
       return { title: format.shortened(title, LONGEST_TITLE), kind, badge };
     }
     const title = this.relative(~item.child, outer);
+    if (box.kind === "chip")
+      return { title, kind: format.plural(this.measures.operations(item.child), "operation"), badge: "" };
     if (box.kind === "list") return { title, kind: format.plural(this.modulesIn(~item.child), "module"), badge: "" };
     if (!call) return { title, kind, badge: "" };
     const pass = call.num_calls > 1 ? `call ${call.call}/${call.num_calls}` : "";
@@ -155,8 +161,20 @@ export class Faces {
     const box = this.hierarchy.boxes[b]!;
     if (box.kind === "step") return this.stepTitle(b);
     if (box.kind === "segment") return this.segmentTitle(b);
+    if (box.kind === "chip") return box.title;
     if (box.kind === "ports") return format.plural(box.high - box.low, firstNode(this.hierarchy, ~b).kind); // `24 outputs`
     return shortAddress(box.kind === "list" ? box.title : (firstCall(this.hierarchy, b)?.address ?? ""), outer);
+  }
+
+  /** What a stack of equal blocks is called: the list that holds them, `layers`, or the first and the last of them. */
+  private runTitle(blocks: number[], block: number, outer: string): string {
+    const addresses = blocks.map((b) => firstCall(this.hierarchy, b)?.address ?? "");
+    const list = addresses[0]!.replace(/\.\d+$/, "");
+    const isList = list !== addresses[0] && addresses.every((address) => address.replace(/\.\d+$/, "") === list);
+    if (isList && this.hierarchy.boxes[blocks[0]!]!.kind !== "step" && list !== outer)
+      return block >= 0 ? `${shortAddress(list, outer)}.${addresses[block]!.split(".").at(-1)!}` : shortAddress(list, outer);
+    const shown = block >= 0 ? [blocks[block]!] : [blocks[0]!, blocks.at(-1)!];
+    return shown.map((b) => this.relative(b, outer)).join(" … ");
   }
 
   private addressAround(view: View, at: number): string {
@@ -249,7 +267,9 @@ export class Faces {
   /** What an item is called where there is little room. */
   nameOf(view: View, at: number): string {
     const item = view.items[at]!;
-    return isBox(item.child) ? this.boxTitle(view, item).title : firstNode(this.hierarchy, item.child).label;
+    if (isBox(item.child)) return this.boxTitle(view, item).title;
+    const node = firstNode(this.hierarchy, item.child);
+    return END_KINDS.has(node.kind) ? titleOf(node) : node.label;
   }
 
   private sized(text: Words, chips: Chip[], isModule: boolean, isOpen: boolean): Face {
@@ -266,6 +286,18 @@ export class Faces {
     const rows = 17 + text.lines.length * LINE + chips.length * (CHIP_HEIGHT + 3);
     return { ...text, chips, width, height: isOpen ? HEADER : rows + (isModule ? 22 : 15), titleWidth, badgeWidth };
   }
+}
+
+const END_KINDS = new Set(["input", "output", "source"]);
+
+/** What people call an operation, an input or an output: `max_pool2d`, `input_ids`. */
+export function titleOf(node: OpNode): string {
+  return node.title || node.function || node.type;
+}
+
+/** How many passes some nodes are of: fewer than nodes, if a call made several tensors. */
+export function passesOf(nodes: OpNode[], members: number[]): number {
+  return new Set(members.map((one) => (nodes[one]!.call < 0 ? one : nodes[one]!.call))).size;
 }
 
 /** An address without that of the module around it; a bare number keeps the name it is a number of. */

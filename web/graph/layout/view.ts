@@ -92,6 +92,7 @@ function addItems(view: View, openness: Openness, strangers: Int32Array): void {
       return at;
     }
     item.isOpen = true;
+    for (const unit of box.folded) itemOfUnit[unit] = at;
     const shown = openness.shown.get(box.key) ?? 0;
     if (box.kind !== "run" || shown === "all") {
       item.children = box.children.map((one) => visit(one, at));
@@ -99,6 +100,7 @@ function addItems(view: View, openness: Openness, strangers: Int32Array): void {
     }
     item.block = Math.min(shown, box.blocks.length - 1);
     const block = boxes[box.blocks[item.block]!]!;
+    for (const unit of block.folded) itemOfUnit[unit] = at;
     item.children = block.children.map((one) => visit(one, at));
     for (const other of box.blocks) {
       if (boxes[other] === block) continue;

@@ -5,10 +5,10 @@
 // unit at some place in one block and the unit at that place in another correspond.
 
 import { type Box, type Unit, addGroup, childKey, isBox } from "./hierarchy";
-import type { Payload, Port, Run } from "./payload";
+import type { Chip, Payload, Port, Run } from "./payload";
 
 /** Wraps the runs and ports of a payload. When rolled, the passes of a run are one block, which is not wrapped. */
-export function wrapGroups(payload: Payload, units: Unit[], boxes: Box[]): void {
+export function wrapGroups(payload: Payload, units: Unit[], boxes: Box[], hasPlumbing: boolean): void {
   const byModule = new Map<number, number>([[-1, 0]]);
   boxes.forEach((box, b) => {
     if (box.kind === "module") byModule.set(box.modules[0]!, b);
@@ -18,6 +18,7 @@ export function wrapGroups(payload: Payload, units: Unit[], boxes: Box[]): void 
     if (parent !== undefined) wrapRun(run, parent, units, boxes);
   }
   for (const port of payload.ports) wrapPort(payload, port, units, boxes);
+  if (!hasPlumbing) for (const chip of payload.chips) wrapChip(chip, units, boxes);
   for (let b = 0; b < boxes.length; b++) {
     if (boxes[b]!.kind === "root" || boxes[b]!.kind === "module") wrapLists(payload, b, units, boxes);
   }
@@ -84,9 +85,27 @@ function wrapPort(payload: Payload, port: Port, units: Unit[], boxes: Box[]): vo
   boxes[0]!.children = children.map((child, i) => (i === place ? ~made : child)).filter((child) => !inside.includes(child));
 }
 
+/** Puts a box around plumbing, in each of the boxes that hold some of it. */
+function wrapChip(chip: Chip, units: Unit[], boxes: Box[]): void {
+  const wanted = new Set(chip.nodes);
+  const isPart = (child: number): boolean =>
+    isBox(child) ? boxes[~child]!.children.every(isPart) : wanted.has(units[child]!.members[0]!);
+  for (let b = 0; b < boxes.length; b++) {
+    const box = boxes[b]!;
+    if (box.kind !== "root" && box.kind !== "module" && box.kind !== "step") continue;
+    const inside = box.children.filter(isPart);
+    if (!inside.length || inside.length === box.children.length) continue;
+    const place = box.children.indexOf(inside[0]!);
+    const key = `${chip.name} ${childKey(boxes, units, inside[0]!)}`;
+    const made = addGroup(boxes, units, { key, kind: "chip", parent: b, children: inside, title: chip.name });
+    box.children = box.children.map((child, i) => (i === place ? ~made : child)).filter((child) => !inside.includes(child));
+  }
+}
+
 /** The list that a child is in: `down_blocks` of `down_blocks.0`, as seen from the module around it; null of other modules. */
 function listOf(payload: Payload, child: number, outer: string, units: Unit[], boxes: Box[]): string | null {
   let at = child;
+  if (isBox(at) && boxes[~at]!.kind === "chip") return null;
   while (isBox(at) && boxes[~at]!.kind !== "module") at = boxes[~at]!.children[0]!;
   const module = payload.modules[(isBox(at) ? boxes[~at]!.modules[0] : units[at]!.shell[0]) ?? -1];
   if (!module) return null;
@@ -99,7 +118,9 @@ function wrapLists(payload: Payload, b: number, units: Unit[], boxes: Box[]): vo
   const { children, modules } = boxes[b]!;
   const outer = payload.modules[modules[0] ?? -1]?.address ?? "";
   const names = children.map((child) => listOf(payload, child, outer, units, boxes));
-  const isBare = children.map((child) => !isBox(child) && !units[child]!.shell.length && isOperation(payload, units[child]!));
+  const isBare = children.map((child) =>
+    isBox(child) ? boxes[~child]!.kind === "chip" : !units[child]!.shell.length && isOperation(payload, units[child]!),
+  );
   for (let at = children.length - 1; at >= 0; at--) {
     const name = names[at];
     if (!name) continue;

@@ -7,13 +7,14 @@ import { wrapGroups } from "./grouping";
 import { type Outline, rolledOutline, unrolledOutline } from "./outline";
 import type { ModuleCall, OpNode, Payload } from "./payload";
 
-type BoxKind = "root" | "module" | "run" | "step" | "segment" | "list" | "ports";
+type BoxKind = "root" | "module" | "run" | "step" | "segment" | "list" | "ports" | "chip";
 
 export interface Unit {
   key: string;
   members: number[]; // nodes of the payload
   parent: number; // a box
-  shell: number[]; // module calls of the payload that hold this unit and nothing else, innermost first
+  shell: number[]; // module calls of the payload that hold this unit and nothing else that is drawn, innermost first
+  isFolded: boolean; // plumbing that is not drawn
 }
 
 export interface Box {
@@ -22,10 +23,11 @@ export interface Box {
   modules: number[]; // the calls of a module it stands for; empty for other kinds
   parent: number;
   children: number[];
+  folded: number[]; // units directly inside that are not drawn
   blocks: number[]; // of a run: its blocks, which are boxes
   low: number; // positions low <= p < high are inside
   high: number;
-  title: string; // of a list: its address; of ports: the container they are in
+  title: string; // of a list: its address; of ports: the container they are in; of a chip: what it computes
 }
 
 /** Everything that flows from one unit to another. */
@@ -41,6 +43,7 @@ export interface Wires {
 export interface Hierarchy {
   payload: Payload;
   rolled: boolean;
+  hasPlumbing: boolean; // plumbing is drawn
   units: Unit[];
   boxes: Box[]; // the root first
   order: Int32Array; // position to unit
@@ -59,19 +62,23 @@ const MODEL_SEGMENT = 12;
 
 export const isBox = (child: number): boolean => child < 0;
 
-export function buildHierarchy(payload: Payload, rolled: boolean): Hierarchy {
+export function buildHierarchy(payload: Payload, rolled: boolean, hasPlumbing = true): Hierarchy {
   const outline = rolled ? rolledOutline(payload) : unrolledOutline(payload);
   const unitOfNode = new Int32Array(payload.nodes.length);
   outline.units.forEach((unit, u) => {
     for (const node of unit.members) unitOfNode[node] = u;
   });
-  const wires = wiresOf(payload, outline, unitOfNode);
-  const units: Unit[] = outline.units.map((unit) => ({ key: unit.key, members: unit.members, parent: 0, shell: [] }));
+  const units: Unit[] = outline.units.map(({ key, members }) => {
+    const isFolded = !hasPlumbing && members.every((node) => payload.nodes[node]!.folded);
+    return { key, members, parent: 0, shell: [], isFolded };
+  });
+  const all = wiresOf(payload, outline, unitOfNode);
+  const wires = hasPlumbing ? all : wiresThrough(all, units);
   const boxes: Box[] = [];
   addGroup(boxes, units, { key: "", kind: "root", parent: -1, children: [] });
   const childOfModule = new Map<number, number>();
   nest(outline, units, boxes, childOfModule);
-  wrapGroups(payload, units, boxes);
+  wrapGroups(payload, units, boxes, hasPlumbing);
   divide(boxes, units);
   const order = new Int32Array(units.length);
   const position = new Int32Array(units.length);
@@ -82,6 +89,7 @@ export function buildHierarchy(payload: Payload, rolled: boolean): Hierarchy {
   return {
     payload,
     rolled,
+    hasPlumbing,
     units,
     boxes,
     order,
@@ -90,8 +98,13 @@ export function buildHierarchy(payload: Payload, rolled: boolean): Hierarchy {
     unitOfNode,
     childOfModule,
     boxByKey: new Map(boxes.map((box, b) => [box.key, b])),
-    unitByKey: new Map(units.map((unit, u) => [unit.key, u])),
+    unitByKey: new Map(units.flatMap((unit, u) => keysOf(payload, unit, rolled).map((key) => [key, u] as const))),
   };
+}
+
+/** The names of a unit: of a call that made several tensors, those of all of them. */
+function keysOf({ nodes }: Payload, unit: Unit, rolled: boolean): string[] {
+  return [unit.key, ...unit.members.map((node) => (rolled ? nodes[node]!.label : nodes[node]!.key))];
 }
 
 /** Joins the edges between the same two units. Gradients travel the same wires backwards and have none of their own. */
@@ -105,6 +118,7 @@ function wiresOf(payload: Payload, outline: Outline, unitOfNode: Int32Array): Wi
     if (edge.gradient && edge.from > edge.to) return;
     const a = unitOfNode[edge.from]!;
     const b = unitOfNode[edge.to]!;
+    if (a === b && edge.from === edge.to - 1 && payload.nodes[edge.to]!.call >= 0) return; // within one call
     const wire = known.get(a * count + b);
     if (wire !== undefined) {
       edges[wire]!.push(e);
@@ -115,11 +129,49 @@ function wiresOf(payload: Payload, outline: Outline, unitOfNode: Int32Array): Wi
     to.push(b);
     edges.push([e]);
   });
-  const out: number[][] = outline.units.map(() => []);
-  const into: number[][] = outline.units.map(() => []);
+  return joined(from, to, edges, count);
+}
+
+function joined(from: number[], to: number[], edges: number[][], count: number): Wires {
+  const out = Array.from({ length: count }, (): number[] => []);
+  const into = Array.from({ length: count }, (): number[] => []);
   from.forEach((unit, w) => out[unit]!.push(w));
   to.forEach((unit, w) => into[unit]!.push(w));
   return { from: Int32Array.from(from), to: Int32Array.from(to), edges, feedback: new Uint8Array(from.length), out, into };
+}
+
+/** The wires between units that are drawn, also through units that are not; these carry the edge with which the way begins. */
+function wiresThrough(wires: Wires, units: Unit[]): Wires {
+  const known = new Map<number, number>();
+  const from: number[] = [];
+  const to: number[] = [];
+  const edges: number[][] = [];
+  const add = (source: number, target: number, carried: number[]): void => {
+    const pair = source * units.length + target;
+    const wire = known.get(pair);
+    if (wire !== undefined) {
+      edges[wire] = [...new Set([...edges[wire]!, ...carried])];
+      return;
+    }
+    known.set(pair, from.length);
+    from.push(source);
+    to.push(target);
+    edges.push(carried);
+  };
+  wires.from.forEach((source, w) => {
+    if (units[source]!.isFolded) return;
+    const waiting = [wires.to[w]!];
+    const seen = new Set(waiting);
+    for (let at = waiting.pop(); at !== undefined; at = waiting.pop()) {
+      if (!units[at]!.isFolded) {
+        add(source, at, wires.edges[w]!);
+        continue;
+      }
+      for (const next of wires.out[at]!.map((one) => wires.to[one]!)) if (!seen.has(next)) waiting.push(next);
+      for (const next of waiting) seen.add(next);
+    }
+  });
+  return joined(from, to, edges, units.length);
 }
 
 /** Puts units into boxes in order of first execution. A module that holds one unit and nothing else is not drawn around it. */
@@ -138,32 +190,32 @@ function nest(outline: Outline, units: Unit[], boxes: Box[], childOfModule: Map<
       parent = outline.boxes[parent]!.parent;
     }
   });
-  const place = (child: number, parent: number): number => {
-    if (!isBox(child)) return child;
-    const only = loneUnit(contents, ~child);
-    if (only >= 0) {
-      for (let at = child; isBox(at); at = contents[~at]![0]!) {
-        const { modules } = outline.boxes[~at]!;
-        units[only]!.shell.unshift(...modules);
-        for (const module of modules) childOfModule.set(module, only);
-      }
-      return only;
-    }
+  const drawn = contents.map(() => 0); // how many units in a box are drawn, however deep
+  units.forEach((unit, u) => {
+    if (!unit.isFolded) for (let at = outline.units[u]!.parent; at >= 0; at = outline.boxes[at]!.parent) drawn[at]!++;
+  });
+  const place = (child: number, parent: number): number[] => {
+    if (!isBox(child)) return [child];
     const { key, modules } = outline.boxes[~child]!;
+    if (drawn[~child]! < 2) {
+      const inside = contents[~child]!.flatMap((one) => place(one, parent));
+      const only = inside.find((unit) => !units[unit]!.isFolded) ?? inside[0]!;
+      units[only]!.shell.push(...modules);
+      for (const module of modules) childOfModule.set(module, only);
+      return inside;
+    }
     const box = boxes.length;
     addGroup(boxes, units, { key, kind: "module", modules, parent, children: [] });
     for (const module of modules) childOfModule.set(module, ~box);
-    boxes[box]!.children = contents[~child]!.map((one) => place(one, box));
-    return ~box;
+    fill(box, contents[~child]!.flatMap((one) => place(one, box)));
+    return [~box];
   };
-  boxes[0]!.children = top.map((child) => place(child, 0));
-}
-
-/** The one unit in a box that holds nothing else, however deep; -1 when there is more. */
-function loneUnit(contents: number[][], box: number): number {
-  const inside = contents[box]!;
-  if (inside.length !== 1) return -1;
-  return isBox(inside[0]!) ? loneUnit(contents, ~inside[0]!) : inside[0]!;
+  const fill = (box: number, inside: number[]): void => {
+    const isFolded = (child: number): boolean => !isBox(child) && units[child]!.isFolded;
+    boxes[box]!.children = inside.filter((child) => !isFolded(child));
+    boxes[box]!.folded = inside.filter(isFolded);
+  };
+  fill(0, top.flatMap((child) => place(child, 0)));
 }
 
 /** Groups the children of crowded boxes, so that no layout is ever large. */
@@ -196,7 +248,7 @@ export function addGroup(
   group: Pick<Box, "key" | "kind" | "parent" | "children"> & Partial<Box>,
 ): number {
   const made = boxes.length;
-  boxes.push({ modules: [], blocks: [], low: 0, high: 0, title: "", ...group });
+  boxes.push({ modules: [], blocks: [], folded: [], low: 0, high: 0, title: "", ...group });
   for (const child of group.children) {
     if (isBox(child)) boxes[~child]!.parent = made;
     else units[child]!.parent = made;
@@ -210,7 +262,7 @@ function settle(boxes: Box[], units: Unit[], order: Int32Array, position: Int32A
   const visit = (b: number): void => {
     const box = boxes[b]!;
     box.low = next;
-    for (const child of box.children) {
+    for (const child of inOrder(boxes, units, box)) {
       if (isBox(child)) visit(~child);
       else {
         units[child]!.parent = b;
@@ -221,6 +273,21 @@ function settle(boxes: Box[], units: Unit[], order: Int32Array, position: Int32A
     box.high = next;
   };
   visit(0);
+}
+
+/** All that is in a box, by execution: its children, and between them what is not drawn. */
+function inOrder(boxes: Box[], units: Unit[], { children, folded }: Box): number[] {
+  const first = (child: number): number => {
+    let at = child;
+    while (isBox(at)) at = boxes[~at]!.children[0]!;
+    return units[at]!.members[0]!;
+  };
+  const left = folded.slice();
+  const before = (child: number): number[] => {
+    const count = left.findIndex((unit) => first(unit) > first(child));
+    return left.splice(0, count < 0 ? left.length : count);
+  };
+  return [...children.flatMap((child) => [...before(child), child]), ...left];
 }
 
 /** The units that a child stands for, in order. */

@@ -6,7 +6,7 @@ import { type FactName, Faces, type Measure } from "../drawing/look";
 import { Measures } from "./measures";
 import type { Payload } from "./payload";
 import { Search } from "./search";
-import type { Selection } from "../state/state";
+import type { Selection, State } from "../state/state";
 import { type View, boxItemKey } from "../layout/view";
 
 export class ModelIndex {
@@ -33,7 +33,7 @@ export class ModelIndex {
 }
 
 export class Doc {
-  private readonly indices: (ModelIndex | null)[] = [null, null];
+  private readonly indices: (ModelIndex | null)[] = [null, null, null, null];
 
   constructor(
     readonly payload: Payload,
@@ -41,9 +41,13 @@ export class Doc {
     private readonly measure: Measure,
   ) {}
 
-  modelIndex(rolled: boolean): ModelIndex {
-    const at = rolled ? 1 : 0;
-    return (this.indices[at] ??= new ModelIndex(buildHierarchy(this.payload, rolled), this.measure));
+  modelIndex({ rolled, hasPlumbing }: Pick<State, "rolled" | "hasPlumbing">): ModelIndex {
+    const at = (rolled ? 1 : 0) + (hasPlumbing ? 2 : 0);
+    return (this.indices[at] ??= new ModelIndex(buildHierarchy(this.payload, rolled, hasPlumbing), this.measure));
+  }
+
+  get hasPlumbing(): boolean {
+    return this.payload.chips.length > 0 || this.payload.nodes.some((node) => node.folded);
   }
 
   /** Whether some layer with parameters runs again and again: then one node per layer is the better picture. */

@@ -1,6 +1,6 @@
 // Which module holds which operation: one unit per operation, or (rolled) one per layer with one box per module.
 
-import type { ModuleCall, Payload } from "./payload";
+import type { ModuleCall, OpNode, Payload } from "./payload";
 
 interface OutlineUnit {
   key: string;
@@ -25,7 +25,7 @@ export const stepOf = (module: ModuleCall): string => module.step || module.addr
 /** Every operation and every module call on its own. */
 export function unrolledOutline(payload: Payload): Outline {
   return {
-    units: payload.nodes.map((node, i) => ({ key: node.key, members: [i], parent: node.module })),
+    units: unitsBy(payload, (node) => node.key).map((unit) => ({ ...unit, parent: payload.nodes[unit.members[0]!]!.module })),
     boxes: payload.modules.map((module, i) => ({ key: module.key, modules: [i], parent: module.parent })),
   };
 }
@@ -58,20 +58,21 @@ export function rolledOutline(payload: Payload): Outline {
   boxes.forEach((box, i) => {
     box.parent = innermostShared(box.modules.map((call) => pathTo(modules[call]!.parent).filter((other) => other !== i)));
   });
-  const units: OutlineUnit[] = [];
-  const unitOf = new Map<string, OutlineUnit>();
-  nodes.forEach((node, i) => {
-    const known = unitOf.get(node.label);
-    if (known) {
-      known.members.push(i);
-      return;
-    }
-    const unit = { key: node.label, members: [i], parent: -1 };
-    unitOf.set(node.label, unit);
-    units.push(unit);
-  });
+  const units = unitsBy(payload, (node) => node.label);
   for (const unit of units) unit.parent = innermostShared(unit.members.map((node) => pathTo(nodes[node]!.module)));
   return { units, boxes: withoutCycles(boxes) };
+}
+
+/** One unit for all nodes of the same name. All tensors of one call have the name of its first. */
+function unitsBy({ nodes }: Payload, name: (node: OpNode) => string): OutlineUnit[] {
+  const units = new Map<string, OutlineUnit>();
+  nodes.forEach((node, i) => {
+    const key = name(nodes[node.call] ?? node);
+    const known = units.get(key);
+    if (known) known.members.push(i);
+    else units.set(key, { key, members: [i], parent: -1 });
+  });
+  return [...units.values()];
 }
 
 /** The innermost box of the first path that is on all of them; -1 when there is none. */

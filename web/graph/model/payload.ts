@@ -23,7 +23,7 @@ export function readPayload(text: string): Payload {
 }
 
 /** Every index of a payload points at something, and modules come after those around them. */
-function checkReferences({ nodes, modules, edges, runs, ports }: Payload): void {
+function checkReferences({ nodes, modules, edges, runs, ports, chips }: Payload): void {
   const fits = (index: number, below: number, from = 0): boolean => Number.isInteger(index) && index >= from && index < below;
   modules.forEach((one, i) => {
     if (!fits(one.parent, modules.length, -1)) throw new DataError(`Module ${i} has no parent ${one.parent}.`);
@@ -31,6 +31,7 @@ function checkReferences({ nodes, modules, edges, runs, ports }: Payload): void 
   });
   nodes.forEach((one, i) => {
     if (!fits(one.module, modules.length, -1)) throw new DataError(`Node ${i} is in module ${one.module}, which is not there.`);
+    if (!fits(one.call, i + 1, -1)) throw new DataError(`Node ${i} is of call ${one.call}, which comes later.`);
     if (!one.exits.every((exit) => fits(exit, modules.length)))
       throw new DataError(`Node ${i} leaves a module that is not there.`);
   });
@@ -43,8 +44,9 @@ function checkReferences({ nodes, modules, edges, runs, ports }: Payload): void 
     if (!isThere || !fits(one.end, nodes.length + 1))
       throw new DataError(`Run ${i} begins or ends at a node that is not there.`);
   });
-  ports.forEach((one, i) => {
+  const groups = [...ports.map((one) => ["Port", one] as const), ...chips.map((one) => ["Chip", one] as const)];
+  groups.forEach(([kind, one], i) => {
     if (!one.nodes.length || !one.nodes.every((node) => fits(node, nodes.length)))
-      throw new DataError(`Port ${i} holds a node that is not there.`);
+      throw new DataError(`${kind} ${kind === "Port" ? i : i - ports.length} holds a node that is not there.`);
   });
 }

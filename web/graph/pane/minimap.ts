@@ -63,7 +63,9 @@ export class Minimap {
     context.scale(across, down);
     context.translate(-x, -y);
     const plain = { ...picture, marks: { ...picture.marks, links: new Map(), selected: -1, hovered: -1 } };
-    drawScene(new CanvasPainter(context), plain, whole, Math.min(across, down), null);
+    const painter = new CanvasPainter(context);
+    painter.words = (): void => undefined; // too small to be read
+    drawScene(painter, plain, whole, Math.min(across, down), null);
     this.element.replaceChildren(canvas, this.frame);
     this.drawn = { scene, coloring: picture.coloring, across, down };
   }

@@ -36,7 +36,7 @@ export class Stage {
   }
 
   modelIndex(state: State): ModelIndex {
-    return this.doc.modelIndex(state.rolled);
+    return this.doc.modelIndex(state);
   }
 
   get view(): View | null {
@@ -55,6 +55,7 @@ export class Stage {
       before.shown === state.shown &&
       showSame(this.shownBlocks, shown) &&
       before.rolled === state.rolled &&
+      before.hasPlumbing === state.hasPlumbing &&
       before.isAcross === state.isAcross;
     if (isArranged && (this.scene || this.isWaiting)) {
       if (this.scene && !this.isWaiting) this.paint(scope);

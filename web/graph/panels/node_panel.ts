@@ -4,6 +4,7 @@ import { attentionHeads } from "./attention";
 import { histogram, preview } from "./charts";
 import { categoryOf } from "../../shared/color";
 import { changesBetween, onlyIn, sideName, weightsOf } from "../model/compare";
+import { titleOf } from "../drawing/look";
 import { ownMetrics } from "../model/measures";
 import { button, el } from "../../shared/dom";
 import type { Guide } from "../guide";
@@ -39,13 +40,13 @@ export function nodePanel(
   const index = members[Math.min(pass, members.length - 1)]!;
   const node = payload.nodes[index]!;
   return {
-    title: node.type,
+    title: titleOf(node),
     kind: node.kind === "operation" ? "" : node.kind,
     color: theme.categories[categoryOf(node)].accent,
     subtitle: node.role || (payload.modules[node.exits[0] ?? -1]?.address ?? ""),
     key: node.key,
     body: [
-      members.length > 1 ? passChooser(members.length, pass, onPass) : null,
+      members.length > 1 ? memberChooser(members.length, pass, onPass, node.call < 0 ? "pass" : "tensor") : null,
       node.error ? el("p", { class: "error", text: `Raised ${node.error}` }) : null,
       section("Tensor", facts(declaredFacts("Tensor", node, payload))),
       attentionHeads(node.attention, theme),
@@ -69,14 +70,15 @@ export function nodePanel(
   };
 }
 
-function passChooser(count: number, pass: number, onPass: (pass: number) => void): HTMLElement {
+/** Steps through the passes of a layer, or the tensors of a call. */
+function memberChooser(count: number, pass: number, onPass: (pass: number) => void, what: string): HTMLElement {
   const go = (to: number): void => onPass(((to % count) + count) % count);
   return el(
     "div",
-    { class: "chooser", role: "group", label: "Pass" },
-    button("‹", "Previous pass", () => go(pass - 1)),
-    el("span", { text: `pass ${pass + 1} of ${count}` }),
-    button("›", "Next pass", () => go(pass + 1)),
+    { class: "chooser", role: "group", label: what },
+    button("‹", `Previous ${what}`, () => go(pass - 1)),
+    el("span", { text: `${what} ${pass + 1} of ${count}` }),
+    button("›", `Next ${what}`, () => go(pass + 1)),
   );
 }
 

@@ -6,21 +6,11 @@ import { titleOf } from "../model/compare";
 import { type Hierarchy, firstNode, isBox } from "../model/hierarchy";
 import { List } from "./list";
 import { dot } from "./panel_parts";
-import { shortAddress } from "../drawing/look";
 import { childOf, childShown, itemOf } from "../model/model_index";
 import * as format from "../../shared/format";
 import { clamp } from "../../shared/scale";
 
 const ROW = 26;
-
-/** The name of the module that is one operation, and the type of that operation; else the operation's label. */
-function unitWords(hierarchy: Hierarchy, unit: number): [title: string, note: string] {
-  const { type, label } = firstNode(hierarchy, unit);
-  const module = hierarchy.payload.modules[hierarchy.units[unit]!.shell[0] ?? -1];
-  if (!module) return [label, ""];
-  const own = shortAddress(module.address, module.address.split(".").slice(0, -1).join("."));
-  return [own, own === type ? "" : type];
-}
 
 export class Tree {
   readonly element: HTMLElement;
@@ -75,14 +65,14 @@ export class Tree {
     const mark = isModule
       ? el("span", { class: "twist", text: item.isOpen ? "▾" : "▸" })
       : dot(this.guide.theme.categories[palette.category(item.child)].accent);
-    const [title, note] = isModule ? [face.title, face.kind] : unitWords(view.hierarchy, item.child);
+    const { title, kind: note } = face;
     const found = marks?.matches?.[at] ?? 0;
     const aria = { level: item.depth, selected: marks?.selected === at, ...(isModule ? { expanded: item.isOpen } : {}) };
     const made = el(
       "div",
       { class: "tree-row", id: `tree-${at - 1}`, role: "treeitem", aria, on: { click: (event) => this.click(at, event) } },
       mark,
-      el("span", { class: isModule ? "name box" : "name", text: title }),
+      el("span", { class: isModule ? "name box" : "name", title }, ...cutInMiddle(title)),
       note ? el("span", { class: "row-note", text: note }) : null,
       face.badge ? el("span", { class: "pill", text: face.badge }) : null,
       found ? el("span", { class: "pill match", text: isModule && !item.isOpen ? String(found) : "●" }) : null,
@@ -132,4 +122,12 @@ export class Tree {
     event.stopPropagation();
     act();
   }
+}
+
+const END = 9; // characters of a long name that stay when it is cut
+
+/** A name whose middle is cut where it has no room. */
+function cutInMiddle(name: string): HTMLElement[] {
+  if (name.length < 2 * END) return [el("span", { text: name })];
+  return [el("span", { class: "start", text: name.slice(0, -END) }), el("span", { class: "end", text: name.slice(-END) })];
 }

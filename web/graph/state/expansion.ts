@@ -10,7 +10,9 @@ export interface Opened {
 
 export const DEEPEST = 12; // levels that are opened together
 
-/** Everything open down to a depth: 1 shows what the model calls. A run is as deep as its blocks; equal ports stay closed. */
+const STAYS_CLOSED = new Set(["ports", "chip"]);
+
+/** Everything open down to a depth: 1 shows what the model calls. A run is as deep as its blocks; ports and chips stay closed. */
 export function openToDepth(hierarchy: Hierarchy, depth: number): Opened {
   const opened: Opened = { open: new Set(), shown: new Map() };
   const visit = (b: number, left: number): void => {
@@ -18,7 +20,7 @@ export function openToDepth(hierarchy: Hierarchy, depth: number): Opened {
     if (box.kind !== "root") opened.open.add(box.key);
     const from = box.kind === "run" ? hierarchy.boxes[box.blocks[0]!]! : box;
     if (left <= 1) return;
-    for (const child of from.children) if (isBox(child) && hierarchy.boxes[~child]!.kind !== "ports") visit(~child, left - 1);
+    for (const child of from.children) if (isBox(child) && !STAYS_CLOSED.has(hierarchy.boxes[~child]!.kind)) visit(~child, left - 1);
   };
   visit(0, depth);
   return opened;
@@ -34,7 +36,8 @@ export function openBelow(hierarchy: Hierarchy, b: number): Opened {
 /** The keys of a box and of every box inside it. */
 function keysBelow(hierarchy: Hierarchy, b: number): string[] {
   const box = hierarchy.boxes[b]!;
-  const inside = box.children.filter(isBox).flatMap((child) => keysBelow(hierarchy, ~child));
+  const below = box.children.filter((child) => isBox(child) && hierarchy.boxes[~child]!.kind !== "chip");
+  const inside = below.flatMap((child) => keysBelow(hierarchy, ~child));
   return box.kind === "root" ? inside : [box.key, ...inside];
 }
 

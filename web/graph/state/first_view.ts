@@ -1,7 +1,7 @@
-// What is seen first: the whole model, with its modules open as deep as fits the window at a size that can be read.
+// What is seen first: the modules that Python chose are open, with rows as far apart as the window has room for.
 
-import { DEEPEST, type Opened, countVisible, openToDepth } from "./expansion";
-import { READABLE, fitting } from "../pane/camera";
+import type { Opened } from "./expansion";
+import { fitting } from "../pane/camera";
 import { ROW_GAP } from "../layout/layout";
 import { draftScene } from "../layout/scene";
 import { Solver } from "../layout/plan";
@@ -10,32 +10,39 @@ import type { Rect } from "../drawing/picture";
 import type { Faces } from "../drawing/look";
 import type { Hierarchy } from "../model/hierarchy";
 
-const MOST = 120; // boxes that are laid out to see whether they fit
 const SPANNED = 0.58; // of the height of the window
 const WIDEST_SPACING = 120;
 
 export interface FirstView extends Opened {
-  depth: number;
+  depth: number; // of the deepest open box
   spacing: number; // between rows
 }
 
-/** The deepest view that fits a window; what the model itself calls, if none does. */
+/** The modules and lists of modules that the payload names are open. */
 export function firstView(hierarchy: Hierarchy, faces: Faces, width: number, height: number, isAcross = false): FirstView {
-  const size = (opened: Opened, spacing = ROW_GAP): Rect => {
+  const opened = openedFirst(hierarchy);
+  const size = (spacing: number): Rect => {
     const solver = new Solver(draftScene(buildView(hierarchy, opened), faces, { spacing, isAcross }).plan, new Map());
     solver.work(Infinity, () => 0);
     const root = solver.layouts.at(-1)!;
     return { x: 0, y: 0, w: root.width, h: root.height };
   };
-  let found = { depth: 1, ...openToDepth(hierarchy, 1) };
-  for (let depth = 2; depth <= DEEPEST; depth++) {
-    const opened = openToDepth(hierarchy, depth);
-    if (opened.open.size === found.open.size || countVisible(hierarchy, opened, MOST + 1) > MOST) break;
-    if (fitting(size(opened), width, height).scale < READABLE) break;
-    found = { depth, ...opened };
-  }
-  const isLarge = countVisible(hierarchy, found, MOST + 1) > MOST;
-  return { ...found, spacing: isLarge || isAcross ? ROW_GAP : spacingFor((spacing) => size(found, spacing), width, height) };
+  const depths = hierarchy.boxes.map((box) => (opened.open.has(box.key) ? depthOf(hierarchy, box.parent) + 2 : 1));
+  return { ...opened, depth: Math.max(...depths), spacing: isAcross ? ROW_GAP : spacingFor(size, width, height) };
+}
+
+function openedFirst({ payload, boxes }: Hierarchy): Opened {
+  const named = new Set(payload.first_view);
+  const found = boxes.filter((box) => {
+    const modules = box.kind === "run" ? boxes[box.blocks[0]!]!.modules : box.modules;
+    const keys = box.kind === "list" ? [box.title] : modules.map((module) => payload.modules[module]!.key);
+    return keys.some((key) => named.has(key));
+  });
+  return { open: new Set(found.map((box) => box.key)), shown: new Map() };
+}
+
+function depthOf(hierarchy: Hierarchy, b: number): number {
+  return b <= 0 ? 0 : 1 + depthOf(hierarchy, hierarchy.boxes[b]!.parent);
 }
 
 /** Rows further apart where the window is narrow, so that the drawing still spans most of its height. */

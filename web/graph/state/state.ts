@@ -13,6 +13,7 @@ export type Part = "tree" | "panel" | "table" | "help" | "differences";
 
 export interface State {
   rolled: boolean;
+  hasPlumbing: boolean; // shape functions, masks and the like are drawn
   open: ReadonlySet<string>;
   shown: ReadonlyMap<string, number | "all">;
   selection: Selection | null;
@@ -34,7 +35,7 @@ export type Action =
   | { type: "close"; keys: Iterable<string> }
   | { type: "openness"; open: ReadonlySet<string>; shown: ReadonlyMap<string, number | "all">; spacing?: number }
   | { type: "show"; run: string; block: number | "all" }
-  | { type: "roll"; rolled: boolean; open: ReadonlySet<string>; selection: Selection | null }
+  | { type: "roll"; rolled: boolean; hasPlumbing: boolean; open: ReadonlySet<string>; selection: Selection | null }
   | { type: "select"; selection: Selection | null }
   | { type: "path"; to: Selection }
   | { type: "trace"; trace: Trace }
@@ -52,6 +53,7 @@ export const HIDE_DETAILS: Action = { type: "part", part: "panel", isOpen: false
 
 export const INITIAL: State = {
   rolled: false,
+  hasPlumbing: false,
   open: new Set(),
   shown: new Map(),
   selection: null,
@@ -85,8 +87,9 @@ export function reduce(state: State, action: Action): State {
       if (state.shown.get(action.run) === action.block) return state;
       return { ...state, shown: new Map(state.shown).set(action.run, action.block) };
     case "roll":
-      if (state.rolled === action.rolled) return state;
-      return { ...state, rolled: action.rolled, open: action.open, selection: action.selection, other: null };
+      if (state.rolled === action.rolled && state.hasPlumbing === action.hasPlumbing) return state;
+      const { rolled, hasPlumbing, open, selection } = action;
+      return { ...state, rolled, hasPlumbing, open, selection, other: null };
     case "select":
       if (isSame(state.selection, action.selection) && !state.other) return state;
       return { ...state, selection: action.selection, other: null, trace: action.selection ? state.trace : "none" };

@@ -17,6 +17,8 @@ export interface Payload {
   edges: Edge[];
   runs: Run[];
   ports: Port[];
+  chips: Chip[];
+  first_view: string[];
   weights: Weight[];
   metrics: string[];
   verdict: string;
@@ -82,6 +84,9 @@ export interface OpNode {
   composite: string | null;
   kind: string;
   role: string;
+  title: string;
+  folded: boolean;
+  call: number;
   category: string;
   module: number;
   exits: number[];
@@ -179,6 +184,11 @@ export interface Run {
   end: number;
 }
 
+export interface Chip {
+  name: string;
+  nodes: number[];
+}
+
 export interface Weight {
   name: string;
   values_id: string;
@@ -194,8 +204,8 @@ export interface Port {
 export const PARTS: Parts = {
   Payload: {
     required: ["format", "version", "made_by", "title", "facts", "files", "modules", "nodes", "edges"],
-    template: {"format": null, "version": null, "made_by": null, "title": null, "facts": null, "files": null, "modules": null, "nodes": null, "edges": null, "runs": [], "ports": [], "weights": [], "metrics": [], "verdict": "", "culprits": [], "partners": []},
-    checks: { format: { is: "string" }, version: { is: "number" }, made_by: { is: "string" }, title: { is: "string" }, facts: { is: "object", of: "Facts" }, files: { is: "list", of: "SourceFile" }, modules: { is: "list", of: "ModuleCall" }, nodes: { is: "list", of: "OpNode" }, edges: { is: "list", of: "Edge" }, runs: { is: "list", of: "Run" }, ports: { is: "list", of: "Port" }, weights: { is: "list", of: "Weight" }, metrics: { is: "list" }, verdict: { is: "string" }, culprits: { is: "list" }, partners: { is: "list" } },
+    template: {"format": null, "version": null, "made_by": null, "title": null, "facts": null, "files": null, "modules": null, "nodes": null, "edges": null, "runs": [], "ports": [], "chips": [], "first_view": [], "weights": [], "metrics": [], "verdict": "", "culprits": [], "partners": []},
+    checks: { format: { is: "string" }, version: { is: "number" }, made_by: { is: "string" }, title: { is: "string" }, facts: { is: "object", of: "Facts" }, files: { is: "list", of: "SourceFile" }, modules: { is: "list", of: "ModuleCall" }, nodes: { is: "list", of: "OpNode" }, edges: { is: "list", of: "Edge" }, runs: { is: "list", of: "Run" }, ports: { is: "list", of: "Port" }, chips: { is: "list", of: "Chip" }, first_view: { is: "list" }, weights: { is: "list", of: "Weight" }, metrics: { is: "list" }, verdict: { is: "string" }, culprits: { is: "list" }, partners: { is: "list" } },
   },
   Facts: {
     required: [],
@@ -214,8 +224,8 @@ export const PARTS: Parts = {
   },
   OpNode: {
     required: ["label", "key", "type", "function"],
-    template: {"label": null, "key": null, "type": null, "pass": 1, "num_passes": 1, "shape": null, "dtype": null, "device": null, "bytes": 0, "function": null, "gradfunc": null, "inplace": false, "composite": null, "kind": "operation", "role": "", "category": "arithmetic", "module": -1, "exits": [], "seconds": 0.0, "backward_seconds": null, "flops": null, "macs": null, "params": [], "buffers": [], "arguments": "", "error": "", "rows": [], "stack": [], "source": -1, "python_reads": [], "saved": false, "stats": null, "grad": null, "preview": null, "attention": null, "metrics": [], "cause": ""},
-    checks: { label: { is: "string" }, key: { is: "string" }, type: { is: "string" }, pass: { is: "number" }, num_passes: { is: "number" }, shape: { is: "list", isNullable: true }, dtype: { is: "string", isNullable: true }, device: { is: "string", isNullable: true }, bytes: { is: "number" }, function: { is: "string" }, gradfunc: { is: "string", isNullable: true }, inplace: { is: "boolean" }, composite: { is: "string", isNullable: true }, kind: { is: "string" }, role: { is: "string" }, category: { is: "string" }, module: { is: "number" }, exits: { is: "list" }, seconds: { is: "number" }, backward_seconds: { is: "number", isNullable: true }, flops: { is: "number", isNullable: true }, macs: { is: "number", isNullable: true }, params: { is: "list", of: "Param" }, buffers: { is: "list" }, arguments: { is: "string" }, error: { is: "string" }, rows: { is: "list" }, stack: { is: "list" }, source: { is: "number" }, python_reads: { is: "list" }, saved: { is: "boolean" }, stats: { is: "object", of: "Stats", isNullable: true }, grad: { is: "object", of: "Gradient", isNullable: true }, preview: { is: "object", of: "Preview", isNullable: true }, attention: { is: "object", of: "Attention", isNullable: true }, metrics: { is: "list" }, cause: { is: "string" } },
+    template: {"label": null, "key": null, "type": null, "pass": 1, "num_passes": 1, "shape": null, "dtype": null, "device": null, "bytes": 0, "function": null, "gradfunc": null, "inplace": false, "composite": null, "kind": "operation", "role": "", "title": "", "folded": false, "call": -1, "category": "arithmetic", "module": -1, "exits": [], "seconds": 0.0, "backward_seconds": null, "flops": null, "macs": null, "params": [], "buffers": [], "arguments": "", "error": "", "rows": [], "stack": [], "source": -1, "python_reads": [], "saved": false, "stats": null, "grad": null, "preview": null, "attention": null, "metrics": [], "cause": ""},
+    checks: { label: { is: "string" }, key: { is: "string" }, type: { is: "string" }, pass: { is: "number" }, num_passes: { is: "number" }, shape: { is: "list", isNullable: true }, dtype: { is: "string", isNullable: true }, device: { is: "string", isNullable: true }, bytes: { is: "number" }, function: { is: "string" }, gradfunc: { is: "string", isNullable: true }, inplace: { is: "boolean" }, composite: { is: "string", isNullable: true }, kind: { is: "string" }, role: { is: "string" }, title: { is: "string" }, folded: { is: "boolean" }, call: { is: "number" }, category: { is: "string" }, module: { is: "number" }, exits: { is: "list" }, seconds: { is: "number" }, backward_seconds: { is: "number", isNullable: true }, flops: { is: "number", isNullable: true }, macs: { is: "number", isNullable: true }, params: { is: "list", of: "Param" }, buffers: { is: "list" }, arguments: { is: "string" }, error: { is: "string" }, rows: { is: "list" }, stack: { is: "list" }, source: { is: "number" }, python_reads: { is: "list" }, saved: { is: "boolean" }, stats: { is: "object", of: "Stats", isNullable: true }, grad: { is: "object", of: "Gradient", isNullable: true }, preview: { is: "object", of: "Preview", isNullable: true }, attention: { is: "object", of: "Attention", isNullable: true }, metrics: { is: "list" }, cause: { is: "string" } },
   },
   Param: {
     required: ["name", "shape", "dtype", "numel"],
@@ -256,6 +266,11 @@ export const PARTS: Parts = {
     required: ["starts", "end"],
     template: {"module": -1, "starts": null, "end": null},
     checks: { module: { is: "number" }, starts: { is: "list" }, end: { is: "number" } },
+  },
+  Chip: {
+    required: ["name", "nodes"],
+    template: {"name": null, "nodes": null},
+    checks: { name: { is: "string" }, nodes: { is: "list" } },
   },
   Weight: {
     required: ["name"],

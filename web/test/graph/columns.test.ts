@@ -11,7 +11,7 @@ function indexOf(metrics: (number | null)[]): ReturnType<Doc["modelIndex"]> {
   const module = addModule(made, "body", "Body");
   metrics.forEach((value, i) => addNode(made, "op", i ? [i - 1] : [], module, { metrics: [value], label: `op_${i}` }));
   const payload = { ...finish(made), metrics: ["mine"] };
-  return new Doc(payload, 0, () => 0).modelIndex(false);
+  return new Doc(payload, 0, () => 0).modelIndex({ rolled: false, hasPlumbing: true });
 }
 
 test("figures that the reader defined may be negative, and unknown ones are sorted below them", () => {

@@ -184,15 +184,14 @@ test("a loop of many steps is folded into its steps, also where no module is cal
   );
 });
 
-test("the first view is as deep as fits the window at a size that can be read", () => {
+test("the first view opens the modules that the payload names, and a stack if it names its first block", () => {
   const faces = (hierarchy: Hierarchy): Faces =>
     new Faces(hierarchy, new Measures(hierarchy), new Set(["name", "shape"]), (text) => 7 * text.length);
-  const seen = (payload: Payload, width: number, height: number): number => {
-    const hierarchy = buildHierarchy(payload, false);
-    return countVisible(hierarchy, firstView(hierarchy, faces(hierarchy), width, height));
+  const seen = (payload: Payload, named: string[]): number => {
+    const hierarchy = buildHierarchy({ ...payload, first_view: named }, false);
+    return countVisible(hierarchy, firstView(hierarchy, faces(hierarchy), 900, 700));
   };
-  assert.deepEqual([seen(blocks(12), 900, 700), seen(blocks(12), 900, 300)], [5, 3]);
-  assert.deepEqual([seen(hub(20), 900, 700), seen(hub(20), 4000, 4000)], [23, 43]);
+  assert.deepEqual([seen(blocks(12), []), seen(blocks(12), ["h.0:1"]), seen(blocks(12), ["nothing:1"])], [3, 5, 3]);
 });
 
 test("rows are further apart where a narrow window would leave most of its height empty", () => {

@@ -483,6 +483,21 @@ class TorchFunction:
             return True
         return any(has_tag(spelled, torch.Tag.pointwise) for spelled in (name, f"special_{name}"))
 
+    @property
+    def rearranges(self) -> bool:
+        """True if its result has the values of its argument in another shape, order, dtype or memory: `view`, `to`."""
+        return self.plain_name in groups.REARRANGEMENTS
+
+    @property
+    def joins(self) -> bool:
+        """True if its result is all of its arguments side by side: `cat`."""
+        return self.plain_name in groups.JOINS
+
+    @property
+    def is_dropout(self) -> bool:
+        """True if it drops values at random in training, and returns its argument otherwise."""
+        return self.plain_name in groups.DROPOUTS
+
     @cached_property
     def is_random(self) -> bool:
         """True if the function draws random numbers, always or for some arguments."""

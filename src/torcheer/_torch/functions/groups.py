@@ -110,6 +110,19 @@ CONVERSIONS = _names(
 )
 RESHAPES = _names("reshape reshape_as flatten ravel align_as")  # views if the strides allow
 ONE_FOR_EACH = _names("broadcast_tensors meshgrid atleast_1d atleast_2d atleast_3d")  # return a view of each argument
+# Functions whose result has the values of their argument, possibly several times, in another order, dtype or memory.
+REARRANGEMENTS = (
+    CONVERSIONS
+    | RESHAPES
+    | _names(
+        "clone contiguous detach alias expand expand_as broadcast_to broadcast_tensors repeat tile repeat_interleave view "
+        "view_as unflatten unsqueeze squeeze transpose permute movedim moveaxis swapaxes swapdims t adjoint getitem select "
+        "narrow slice as_strided view_as_real view_as_complex .T .mT .H .mH .data atleast_1d atleast_2d atleast_3d "
+        "to_dense resolve_conj resolve_neg lift_fresh identity autocast_to_full_precision autocast_to_reduced_precision "
+        "unsafe_view reshape_alias pin_memory"
+    )
+)
+JOINS = _names("cat stack hstack vstack dstack column_stack concat concatenate")
 HAND_BACK = _names("contiguous getitem conj_physical histogramdd sum_to_size")  # may return an argument
 UNSCHEMED_VIEWS = _names(  # views that no schema marks
     "unsafe_view reshape_alias unsafe_chunk unsafe_split unsafe_split_with_sizes resolve_conj resolve_neg "

@@ -284,32 +284,33 @@ class Reading:
 
 
 def read(tensor: Tensor) -> Reading | None:
-    """Read a tensor's values once; None if it has no values or they cannot be read."""
+    """Read a tensor's values once; None if the tensor has no values or torch cannot compute with them."""
     with DisableTorchFunction(), torch.no_grad():
         try:
             values = dense(tensor) if has_memory(tensor) else None  # fully_shard frees gathered parameters
-        except RuntimeError:  # a layout whose values torch cannot read
+            return _read(values) if values is not None else None
+        except RuntimeError:  # a dtype or layout without kernels, such as float4_e2m1fn_x2
             return None
-        if values is None:
-            return None
-        if values.numel() == 0:
-            return Reading(0)
-        if not (values.is_floating_point() or values.is_complex()):
-            if values.dtype is torch.bool:
-                return Reading(values.numel(), high=float(values.any()))
-            low, high = (float(end) for end in real(values).aminmax())
-            return Reading(values.numel(), low=low, high=high)
-        numbers = real(values)
-        low, high = (float(end) for end in numbers.aminmax())
-        if math.isfinite(low) and math.isfinite(high):
-            return Reading(values.numel(), low=low, high=high, magnitude=_root_mean_square(numbers))
-        nan = int(numbers.isnan().sum())
-        above, below = int((numbers == math.inf).sum()), int((numbers == -math.inf).sum())
-        finite = numbers[numbers.isfinite()]
-        if not finite.numel():
-            return Reading(values.numel(), nan, above, below)
-        low, high = (float(end) for end in finite.aminmax())
-        return Reading(values.numel(), nan, above, below, low, high, _root_mean_square(finite))
+
+
+def _read(values: Tensor) -> Reading:
+    if values.numel() == 0:
+        return Reading(0)
+    if values.dtype is torch.bool:
+        return Reading(values.numel(), high=float(values.any()))
+    numbers = real(values)
+    low, high = (float(end) for end in numbers.aminmax())
+    if not (values.is_floating_point() or values.is_complex()):
+        return Reading(values.numel(), low=low, high=high)
+    if math.isfinite(low) and math.isfinite(high):
+        return Reading(values.numel(), low=low, high=high, magnitude=_root_mean_square(numbers))
+    nan = int(numbers.isnan().sum())
+    above, below = int((numbers == math.inf).sum()), int((numbers == -math.inf).sum())
+    finite = numbers[numbers.isfinite()]
+    if not finite.numel():
+        return Reading(values.numel(), nan, above, below)
+    low, high = (float(end) for end in finite.aminmax())
+    return Reading(values.numel(), nan, above, below, low, high, _root_mean_square(finite))
 
 
 def _root_mean_square(numbers: Tensor) -> float:

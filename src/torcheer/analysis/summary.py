@@ -167,8 +167,9 @@ class _Tree:
             if name in _TOTALS:
                 inside = [] if values[at] else inside  # a list of modules is not called: the time of those in it
             own = [] if name == "memory" and any(one is not None for one in inside) else [values[at]]
-            known = [one for one in (*own, *inside) if one is not None]
-            sums[at] = sum(known) if known else None
+            parts = [*own, *inside]
+            known = [one for one in parts if one is not None]
+            sums[at] = sum(known) if len(known) == len(parts) or any(known) else None  # 0 beside an unknown part is unknown
         return sums
 
     def _is_numbered(self, at: int) -> bool:

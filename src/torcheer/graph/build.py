@@ -172,8 +172,6 @@ class _Builder:
             python_reads=self.python_reads.get(number, ()),
             call=details.call if details is not None and details.call >= 0 else number,
             output_path=one.output_path if details is not None and not one.is_output_layer else "",
-            role=one.io_role if function.func is None else "",
-            name=one.io_name if function.func is None else "",
             place=self._place(row[SITE], row[MODULE]),
             arguments=Arguments(row[TEMPLATE], row[NAMES], function) if row[TEMPLATE] else None,
             facts=function,

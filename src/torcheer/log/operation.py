@@ -618,8 +618,9 @@ class OperationFacts:
         return log.source_names.get(self._number, "")
 
     @property
+    @shown(node="name")
     def io_name(self) -> str:
-        """What people call an input or output: the name that forward gives an input, or the path of an output: `logits`."""
+        """The name of an input in `forward`, or the path of an output in the result: `input_ids`, `logits`; else empty."""
         return ", ".join(self._index.log.port_names(self._number))
 
     @property

@@ -3,7 +3,7 @@
 import { el } from "../../shared/dom";
 import type { Guide } from "../guide";
 import { titleOf } from "../model/compare";
-import { type Hierarchy, firstNode, isBox } from "../model/hierarchy";
+import { isBox } from "../model/hierarchy";
 import { List } from "./list";
 import { dot } from "./panel_parts";
 import { childOf, childShown, itemOf } from "../model/model_index";

@@ -223,8 +223,9 @@ class guard:  # noqa: N801 - used as a function: `guard(model, optimizer)`
     Attributes: `steps` that the first optimizer was asked for, `struck` steps that were not finite, `skipped` steps, and the
     last `error`.
 
-    Limits: work inside `torch.compile` is run again without compilation. A gradient of `torch.autograd.grad` through the model
-    (a gradient penalty) is taken for one of the loss.
+    Limits: work inside `torch.compile` is run again without compilation. An optimizer's step inside `torch.compile` is not
+    checked, and a model that a larger compiled function calls is not seen. A gradient of `torch.autograd.grad` through the
+    model (a gradient penalty) is taken for one of the loss.
     """
 
     def __init__(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+import warnings
 from collections.abc import Callable
 from statistics import median
 from time import perf_counter
@@ -29,9 +30,15 @@ def gpt2(device: str) -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     small = device == "cpu"
-    config = GPT2Config(n_layer=4, n_head=4, n_embd=128, vocab_size=1000) if small else GPT2Config()
+    sizes = {"n_layer": 4, "n_head": 4, "n_embd": 128, "vocab_size": 1000, "bos_token_id": 0, "eos_token_id": 0}
+    config = GPT2Config(**sizes if small else {})
     tokens = torch.randint(config.vocab_size, (8, 64 if small else 512), device=device)
-    return GPT2LMHeadModel(config).to(device), lambda model: model(input_ids=tokens, labels=tokens).loss
+
+    def loss_of(model: nn.Module) -> Tensor:
+        logits = model(input_ids=tokens).logits[:, :-1]
+        return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+    return GPT2LMHeadModel(config).to(device), loss_of
 
 
 def resnet50(device: str) -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
@@ -40,6 +47,9 @@ def resnet50(device: str) -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
     count, size = (4, 64) if device == "cpu" else (64, 224)
     images, labels = torch.randn(count, 3, size, size, device=device), torch.randint(1000, (count,), device=device)
     return make().to(device), lambda model: F.cross_entropy(model(images), labels)
+
+
+MODELS = {"gpt2": gpt2, "resnet50": resnet50}
 
 
 def measure(make: Callable[[str], Any], device: str, turns: int) -> dict[str, float]:
@@ -63,6 +73,7 @@ def measure(make: Callable[[str], Any], device: str, turns: int) -> dict[str, fl
         return (perf_counter() - began) / steps
 
     plain, guarded, anomaly = [], [], []
+    warnings.filterwarnings("ignore", message="Anomaly Detection has been enabled")
     with tempfile.TemporaryDirectory() as folder:
         timed()
         for _ in range(turns):
@@ -87,9 +98,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measure trainings with and without a guard.")
     parser.add_argument("--device", choices=LIMITS, default="cpu")
     parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     given = parser.parse_args()
     torch.set_num_threads(2 if given.device == "cpu" else torch.get_num_threads())
-    results = {make.__name__: measure(make, given.device, given.turns) for make in (gpt2, resnet50)}
+    results = {make.__name__: measure(make, given.device, given.turns) for make in map(MODELS.__getitem__, given.models)}
     print(json.dumps(results, indent=2))
     return int(any(one["guard"] > LIMITS[given.device] for one in results.values()))
 

@@ -44,6 +44,7 @@ from ._torch.internals import (
     copy_all,
     cuda_is_used,
     is_transforming,
+    norms_of,
     own_buffers,
     sparse_parts,
     watch_compiled_call,
@@ -223,8 +224,9 @@ class guard:  # noqa: N801 - used as a function: `guard(model, optimizer)`
     Attributes: `steps` that the first optimizer was asked for, `struck` steps that were not finite, `skipped` steps, and the
     last `error`.
 
-    Limits: work inside `torch.compile` is run again without compilation. A gradient of `torch.autograd.grad` through the model
-    (a gradient penalty) is taken for one of the loss.
+    Limits: work inside `torch.compile` is run again without compilation. An optimizer's step inside `torch.compile` is not
+    checked, and a model that a larger compiled function calls is not seen. A gradient of `torch.autograd.grad` through the
+    model (a gradient penalty) is taken for one of the loss.
     """
 
     def __init__(
@@ -846,16 +848,21 @@ def _values(tensor: Tensor) -> Tensor | None:
 
 
 def _are_finite(values: list[Tensor], order: float, meshes: list[Any]) -> bool:
-    """Whether a norm of all values is finite, on all processes that share them."""
-    norm = torch.nn.utils.get_total_norm(values, order)
-    if meshes:
-        device = values[0].device if values else torch.device(meshes[0].device_type)
-        wrong = (~norm.isfinite()).to(device, torch.float32)
-        for mesh in meshes:
-            for dim in range(mesh.ndim):
-                torch.distributed.all_reduce(wrong, torch.distributed.ReduceOp.MAX, group=mesh.get_group(dim))
-        return not bool(wrong)
-    return math.isfinite(norm.item())
+    """Whether the norms of all values are finite, on all processes that share them. Waits for the device once."""
+    groups: dict[Any, list[Tensor]] = {}
+    for one in values:
+        groups.setdefault((one.device, one.dtype), []).append(one)
+    wrong = [(~torch.stack(norms_of(group, order)).isfinite()).any() for group in groups.values()]
+    if not wrong and not meshes:
+        return True
+    device = values[0].device if values else torch.device(meshes[0].device_type)
+    found = torch.zeros((), dtype=torch.int32, device=device)
+    for one in wrong:
+        found |= one.to(device)
+    for mesh in meshes:
+        for dim in range(mesh.ndim):
+            torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX, group=mesh.get_group(dim))
+    return not bool(found)
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -351,6 +351,16 @@ copy_all: Callable[[list[Tensor], list[Tensor]], None] = private(
 )
 
 
+def _norms_one_by_one(tensors: list[Tensor], order: float) -> list[Tensor]:
+    return [torch.linalg.vector_norm(tensor, order) for tensor in tensors]
+
+
+# The norms of tensors of one device and dtype, with few launches on a GPU.
+norms_of: Callable[[list[Tensor], float], list[Tensor]] = private(
+    "torch._foreach_norm", "compute norms in one call", _norms_one_by_one
+)
+
+
 def like_class_of(tensor: Tensor, data: Tensor) -> Tensor:
     """A tensor over `data` with the class and the `requires_grad` of `tensor`."""
     return _make_subclass(type(tensor), data, tensor.requires_grad)

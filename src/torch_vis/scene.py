@@ -144,7 +144,7 @@ class Words:
     # Notes --------------------------------------------------------------------------------------------------------------
 
     def notes(self, graph: Graph, whole: Graph) -> tuple[str, ...]:
-        """What a reader must know about a view of a graph."""
+        """Sentences about what a reader must know about a view of a graph."""
         backward = self._num_gradients
         gradients = plural(backward, "autograd node") if backward else "no gradients"
         found = [f"{plural(whole.num_operations, 'operation')}, {gradients}."]

@@ -44,7 +44,7 @@ class Nth(int):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Kind:
-    """How to read and build containers of one class.
+    """Says how to read and build containers of one class.
 
     Mutable containers are built in two steps, an empty `shell` and `pour`, so that a container can contain itself.
     """

@@ -925,8 +925,9 @@ def _codes_of_custom_functions(name: str) -> Iterator[CodeType]:
         classes += cls.__subclasses__()
         method: Any = vars(cls).get(name)
         while method is not None:
-            method = getattr(method, "__func__", method)  # of a static method
+            method = getattr(method, "__func__", method)  # the function of a static method
             code = getattr(method, "__code__", None) or getattr(type(method).__call__, "__code__", None)
             if code is not None:
                 yield code
-            method = getattr(method, "__wrapped__", None) or getattr(method, "func", None)  # of a decorator or partial
+            # the function inside a decorator or partial
+            method = getattr(method, "__wrapped__", None) or getattr(method, "func", None)

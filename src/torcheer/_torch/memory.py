@@ -65,7 +65,7 @@ def _has_memory(tensor: Tensor) -> bool:
         if room >= tensor.nbytes and tensor.is_contiguous() and not tensor.storage_offset():
             return True
         return room >= needed_bytes(tensor)
-    except RuntimeError:  # its sizes are symbolic
+    except RuntimeError:  # the tensor's sizes are symbolic
         return True
 
 

@@ -57,7 +57,7 @@ _names: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
 
 
 def kind_of(cls: type) -> int:
-    """How to follow objects of a class; 0 if a pass cannot change them, or if they are left alone."""
+    """A code that says how to follow objects of a class; 0 if a pass cannot change them, or if they are left alone."""
     kind = _kinds.get(cls)
     if kind is None:
         kind = _kinds[cls] = _classify(cls)
@@ -171,7 +171,7 @@ class Array(Snapshot):
 class LargeArray(Snapshot):
     """A large NumPy array, of which a sample of the values is compared. It is not restored."""
 
-    is_changed = False  # for a backward pass, which could not swap the array's values
+    is_changed = False  # False, so that a backward pass does not try to swap the array's values
 
     def _read(self) -> Any:
         array = self.subject

@@ -357,7 +357,7 @@ class ClassOf(Snapshot):
 
 
 class GraphOf(Snapshot):
-    """Whether a tensor requires gradients, and its value together with its autograd graph."""
+    """The autograd state of a tensor: whether it requires gradients, and its value together with its graph."""
 
     def _read(self) -> tuple[bool, Tensor | None]:
         tensor = self.subject
@@ -446,7 +446,7 @@ class LeftBehind:
         is_held = weakref.ref(end)
         after_this_backward(end)
         del end
-        if is_held() is None and not self._is_ended:  # this torch does not call at the end of a backward pass
+        if is_held() is None and not self._is_ended:  # this version of torch calls nothing at the end of a backward pass
             raise MissingInTorch(
                 "the backward pass may read what the logged pass changed, and this torch does not say when a backward pass is "
                 "over. Run it by history.log_backward(loss)."

@@ -658,7 +658,7 @@ def _can_move(one: OperationFacts, parent: OperationFacts) -> bool:
     if function.plain_name == "as_strided":  # the elements of its result depend on the memory, not on positions
         return False
     if function.plain_name == "getitem":
-        return len(record_of(one).parents) == 1  # with more parents, an index is a tensor
+        return len(record_of(one).parents) == 1  # with more parents, the index is a tensor
     return _is_in_place(one, parent) or is_rearranging(one) or function.is_in(_PUTS_TOGETHER)
 
 

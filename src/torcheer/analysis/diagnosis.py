@@ -1,4 +1,4 @@
-"""`Finding` and `Diagnosis`: what is wrong with a logged pass, worst first; and `Checkup`, what every check reads.
+"""`Finding` and `Diagnosis` say what is wrong with a logged pass, worst first; `Checkup` holds the data that all checks read.
 
 The checks themselves are in `nonfinite.py` (where NaN and infinity begin, and why) and `findings.py` (everything else). A check
 takes a `Checkup` and yields findings. A check that cannot read a value says nothing about it: `Checkup.unread` counts these.

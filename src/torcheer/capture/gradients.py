@@ -172,7 +172,7 @@ class Following:
 
     @property
     def left(self) -> int:
-        """How many more nodes may be hooked.
+        """The number of nodes that may still be hooked.
 
         Reads a reference count: a counter decremented in `__del__` could swallow an interrupt.
         """

@@ -427,7 +427,7 @@ class Recorder:
     # Memory ---------------------------------------------------------------------------------------------------------
 
     def also(self, tensors: Iterable[Tensor]) -> tuple[tuple[int, ...], list[int]]:
-        """Writes that reached these tensors through other views since they were recorded, and the slots of those tensors."""
+        """Writes that reached these tensors through other views since they were recorded, and the slots of these tensors."""
         last_write = self.table.last_write
         found: dict[int, None] = {}
         slots: list[int] = []

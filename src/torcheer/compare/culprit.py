@@ -1,4 +1,4 @@
-"""`Culprit`: the first operation with an own error, and what is different about it; and module calls of one history only."""
+"""`Culprit`: the first operation with an own error, with what differs there; and module calls that only one history has."""
 
 from __future__ import annotations
 

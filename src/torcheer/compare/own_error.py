@@ -372,7 +372,7 @@ def errors_that_matter(
 def _failed_that_differ(alignment: Alignment, run: RerunOfB, known: set[int], tolerance: float | None) -> set[int]:
     """The operations that could not be run again and whose logged values differ, not because of a known error."""
     found: set[int] = set()
-    after = set(known)  # and all operations after them
+    after = set(known)  # and all operations that depend on them
     for number in sorted(run.failed) if not known else range(len(alignment.b.log.rows)):
         if not after.isdisjoint(alignment.b.log.operations[number].dependencies):
             after.add(number)

@@ -148,7 +148,7 @@ def _compared(
 
 
 def _looks(one: Tensor, other: Tensor, allowed: float) -> str:
-    """Says whether one tensor is the other transposed, or with permuted rows or columns."""
+    """Says if one tensor is the other transposed, or with permuted rows or columns; empty if neither."""
     if not is_measurable(one) or not is_measurable(other) or not one.is_floating_point():
         return ""
     if one.dim() == other.dim() == 2 and one.shape == other.T.shape and is_close(one, other.T, allowed):

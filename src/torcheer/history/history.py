@@ -1,4 +1,4 @@
-"""`ModelHistory`: the whole history of one run. It looks up, and passes work on to the folders that do it."""
+"""`ModelHistory`: the whole history of one run. It finds layers and modules; the other folders do the rest of the work."""
 
 from __future__ import annotations
 
@@ -510,7 +510,7 @@ class ModelHistory(Helpful):
 
     @thread_left_as_found
     def attention(self, key: AnyKey) -> Tensor | list[Tensor]:
-        """The attention pattern (batch, heads, queries, keys) of a module or an operation; a list where there are several.
+        """The attention pattern (batch, heads, queries, keys) of a module or an operation; a list if there are several.
 
         >>> import torch, torcheer
         >>> attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)

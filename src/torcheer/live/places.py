@@ -46,7 +46,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value occurs in a run of a model.
+    """A place in a run of a model at which a value occurs.
 
     `part` is the number of the tensor among those that a module returned or received, from 0; None means all of them.
     """
@@ -309,7 +309,7 @@ class Act(ABC):
 
 @dataclass(eq=False, slots=True)
 class Spot:
-    """A place that is watched, what is done there, and how often it was reached."""
+    """A place that is watched, the act for its values, and how often it was reached."""
 
     place: Place
     act: Act

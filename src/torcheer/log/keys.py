@@ -347,7 +347,7 @@ class Key(ABC):
         raise InvalidArgument(f"{self} does not name modules: give an address, an address with *, a module class, or a list.")
 
     def in_model(self, addresses: Addresses) -> list[Reading]:
-        """What the key means in a model without a log: each reading has a first address as its name; empty if nothing fits."""
+        """The readings of the key in a model without a log; the name of a reading is a first address. Empty if nothing fits."""
         raise InvalidArgument(f"{self} means something only in a log of the model: pass one as like=history.")
 
     def add_to(self, candidates: Candidates) -> None:
@@ -683,7 +683,7 @@ def is_torch_function(function: Any) -> bool:
     read = getattr(function, "__self__", None) if isinstance(function, types.MethodWrapperType) else None  # Tensor.T.__get__
     if isinstance(read, property):
         return is_torch_function(read.fget)
-    owner = getattr(function if read is None else read, "__objclass__", None)  # of a method such as Tensor.relu
+    owner = getattr(function if read is None else read, "__objclass__", None)  # the class of a method such as Tensor.relu
     return isinstance(owner, type) and issubclass(torch.Tensor, owner)
 
 
@@ -893,7 +893,7 @@ class Lookup:
         raise AmbiguousKey(self._several(key, meaning))
 
     def _all(self, meaning: Meaning) -> list[Found]:
-        """What the operations amount to: a layer if all its passes are meant, else single operations."""
+        """The layers and operations that are meant: a layer if all its passes are meant, else single operations."""
         found: list[Found] = []
         for layer, numbers in self._table.by_layer(meaning.numbers).items():
             is_whole = len(numbers) == len(layer.passes)

@@ -853,7 +853,7 @@ class Log:
         """Quick check that is True for most logs: all values are tensors whose version is the recorded version."""
         try:
             return list(map(write_count, self.values)) == self.versions
-        except (AttributeError, RuntimeError):  # not a tensor, or one whose writes torch does not count
+        except (AttributeError, RuntimeError):  # not a tensor, or a tensor whose writes torch does not count
             return False
 
     def mark_freed(self, number: int) -> None:
@@ -879,5 +879,5 @@ def facts_of(tensor: torch.Tensor) -> Facts:
 
 
 def number_of(record: ModuleCall | Site | None) -> int:
-    """The number of a module call or site; -1 where there is none."""
+    """The number of a module call or site; -1 for None."""
     return record.number if record is not None else -1

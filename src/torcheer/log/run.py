@@ -67,7 +67,7 @@ class LoggedRun:
 
     @property
     def index(self) -> Index:
-        """The index of the log as it is now."""
+        """The index of the log in its present state."""
         index = self._index
         if index is None or not index.is_current:
             if self.log.is_complete:
@@ -406,7 +406,7 @@ def _grouped(pairs: Iterable[tuple[Group, Item]]) -> dict[Group, list[Item]]:
 
 
 def named_once(modules: Iterable[RegisteredModule], kind: Literal["parameters", "buffers"]) -> dict[str, Any]:
-    """The parameters (or buffers) of these modules, without those of submodules: each once, by first name."""
+    """The parameters (or buffers) that these modules register themselves, by first name; each tensor once."""
     found: dict[int, tuple[str, Any]] = {}
     for module in modules:
         for name, tensor in getattr(module, kind).items():

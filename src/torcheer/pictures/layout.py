@@ -92,7 +92,7 @@ _LOOK = Look("#FFFFFF", "#000000")
 
 @dataclass(frozen=True, slots=True)
 class Companions:
-    """Extra nodes, each beside a node of the graph, with arrows against those of the graph: gradients."""
+    """Extra nodes for gradients, each beside a node of the graph, with arrows against the arrows of the graph."""
 
     lines: Mapping[str, tuple[str, ...]]  # key of a node -> the text of the companion beside it
     edges: Iterable[tuple[str, str]] = ()  # (source, target) of arrows, by the same keys

@@ -192,7 +192,7 @@ class Style:
 
     theme: str
     has_head: bool  # True if the picture has a title, notes and a legend
-    is_short: bool  # only the text that a reader of a paper needs
+    is_short: bool  # True if the picture has only the text that a reader of a paper needs
     name_size: float
     text_size: float
     edge_size: float
@@ -384,7 +384,7 @@ class PictureOptions:
     legend: bool | None = None
     time_limit: float = 30.0
 
-    def __new__(cls, *args: Any, **named: Any) -> PictureOptions:  # before `__init__`, which would raise a plain TypeError
+    def __new__(cls, *args: Any, **named: Any) -> PictureOptions:  # runs before `__init__`, which would raise a plain TypeError
         if args:
             raise InvalidArgument(f"the options of a picture are given by name; got {args[0]!r:.60}.")
         check_names(named, [f.name for f in fields(PictureOptions)], "a picture has")

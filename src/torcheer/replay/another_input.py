@@ -158,7 +158,7 @@ class _Mover:
         self._has_probabilities |= takes_probabilities(function.plain_name)
 
     def moved(self, number: int, tensor: Tensor) -> Tensor | None:
-        """The input with other values; None if it must stay as it is."""
+        """The input with other values; None if the input must stay unchanged."""
         mask = self._inputs[number]
         if self._converted & mask or not tensor.numel():
             return None

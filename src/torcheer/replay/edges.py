@@ -49,7 +49,7 @@ def changes_of(tensor: Tensor, role: Role) -> tuple[Change, ...]:
 
 
 def other_values(tensor: Tensor, role: Role) -> tuple[Change, Change] | None:
-    """Two changes of an argument, to be used while another argument is tested; None if it must stay as it is."""
+    """Two changes of an argument, to be used while another argument is tested; None if it must stay unchanged."""
     found = changes_of(tensor, role)
     if not found:
         return None

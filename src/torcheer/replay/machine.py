@@ -284,7 +284,7 @@ class Machine:
         return self._argument(record.parents[0]) if record.parents else self._given(record.number)
 
     def _part_of_state(self, record: OperationRecord, state: int, distance: int) -> Tensor:
-        """An input that is a view of a parameter or buffer: a write to either reaches the other."""
+        """An input that is a view of a parameter or buffer: a write to the input reaches the parameter, and the reverse."""
         kept = self._given(record.number)
         try:
             return view_again(self._argument(state).detach(), tuple(kept.shape), kept.stride(), distance)

@@ -327,7 +327,7 @@ class SavedTensors:
 
 
 def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """How many elements of memory a tensor of this shape and these strides needs."""
+    """The number of elements of memory that a tensor of this shape and these strides needs."""
     return 0 if 0 in shape else 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=False))
 
 

@@ -197,7 +197,7 @@ def _made(name: str) -> type:
 
 
 def _lightning_bases() -> list[type]:
-    """The class Callback of each imported Lightning package; if none is imported, of the first installed package."""
+    """The class Callback of each imported Lightning package; if no package is imported, that of the first installed package."""
     packages = "lightning.pytorch", "pytorch_lightning"
     used = [module for package in packages if (module := sys.modules.get(package)) is not None]
     if not used:

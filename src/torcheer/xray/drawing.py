@@ -45,7 +45,7 @@ _MOST_WAITING = 8  # number of waiting figures; if more wait, the oldest are lef
 
 # The process that draws -----------------------------------------------------------------------------------------------
 
-# It gets the absolute paths of this process, so that it finds the same packages wherever it is started.
+# The program gets the absolute paths of this process, so that it finds the same packages wherever it is started.
 _PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from torcheer.xray.drawing import answer; answer()"
 
 

@@ -79,7 +79,7 @@ def _part_dead(series: Series, at: int) -> float:
 
 
 def _vanishing(table: Sequence[Series], steps: Sequence[int], last: int) -> Finding | None:
-    """Gradients that differ greatly between layers, at the last snapshot with finite gradients."""
+    """A finding if gradients differ greatly between layers, at the last snapshot with finite gradients."""
     kind, field = (SUMMARY, "grad_norm") if any(one.kind == SUMMARY for one in table) else ("grad", "norm")
     gradients = [series for series in table if series.kind == kind]
     for at in range(last, -1, -1):
@@ -96,7 +96,7 @@ def _vanishing(table: Sequence[Series], steps: Sequence[int], last: int) -> Find
 
 
 def _odd_updates(table: Sequence[Series], last: int) -> list[Finding | None]:
-    """Layers whose median update over the run is tiny or huge."""
+    """Findings about layers whose median update over the run is tiny or huge."""
 
     def said(layers: list[_Ranked], word: str, one: _Ranked | None) -> Finding | None:
         if one is None:

@@ -591,7 +591,7 @@ class FileManager:
             self._forget(number)
 
     def _clean_up(self) -> None:
-        """Delete the unfinished files of killed writers. Files behind links may be those of others and stay."""
+        """Delete the unfinished files of killed writers. Files behind links stay, because they may belong to others."""
         delete_unfinished(self.folder, r"index\.jsonl|run\.json")
         for name, names in (("snapshots", r"\d{8,}\.safetensors"), ("figures", r"step_\d{8,}\.png")):
             if not is_link(self.folder / name):

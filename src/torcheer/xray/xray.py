@@ -486,7 +486,7 @@ class Xray:
 
 
 class _WatchedStep(Managed["ModelHistory | None"]):
-    """What `Xray.step` returns. It is a class, not a generator, so that a user's exception passes through unchanged."""
+    """The context manager that `Xray.step` returns. A class, not a generator: the user's exceptions pass through unchanged."""
 
     def __init__(self, xray: Xray, step: int | None) -> None:
         self._xray, self._given = xray, step

@@ -206,7 +206,7 @@ def _attention(call: TorchCall) -> Work:
     dropout = call.value(4, "dropout_p", 0.0)
     per_score = 1 + SOFTMAX + isinstance(mask, Operand) + (2 if isinstance(dropout, float) and dropout > 0 else 0)
     also = scores * per_score
-    # each product has two gradients; fused kernels recompute the scores
+    # Backward needs two products for each product; fused kernels also recompute the scores, half a product more.
     products = 2.5 if "DotProduct" in (call.node or "") else 2
     return Work(work.flops + also, work.macs, round(work.flops * products) + also)
 
@@ -533,8 +533,8 @@ _MATRIX: dict[str, Callable[[int, int, int], float]] = {
     "linalg_svd svd linalg_pinv": lambda m, n, k: 4 * m**2 * n + 8 * m * n**2 + 9 * n**3,
     "linalg_svdvals linalg_matrix_rank linalg_cond": lambda m, n, k: 4 * m * n**2 - 4 * n**3 / 3,
     "linalg_eigh": lambda m, n, k: 9 * n**3,
-    "linalg_matrix_sqrth": lambda m, n, k: 11 * n**3,  # for a symmetric matrix, by eigenvectors
-    "linalg_polar": lambda m, n, k: 4 * m**2 * n + 10 * m * n**2 + 11 * n**3,  # by singular values
+    "linalg_matrix_sqrth": lambda m, n, k: 11 * n**3,  # square root of a symmetric matrix, by eigenvectors
+    "linalg_polar": lambda m, n, k: 4 * m**2 * n + 10 * m * n**2 + 11 * n**3,  # polar decomposition, by singular values
     "linalg_eigvalsh": lambda m, n, k: 4 * n**3 / 3,
     "linalg_eig": lambda m, n, k: 25 * n**3,
     "linalg_eigvals": lambda m, n, k: 10 * n**3,

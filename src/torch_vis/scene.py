@@ -46,7 +46,7 @@ class Words:
         self._alone: set[str] = set()
 
     def look_at(self, graph: Graph) -> None:
-        """Use this view from now on."""
+        """Use this view's nodes and edges for texts from now on."""
         inside = Counter(key for node in graph.nodes for key in node.modules)
         self._alone = {key for key, count in inside.items() if count == 1}
 
@@ -216,7 +216,7 @@ class PlacedNode:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything in a picture."""
+    """A whole picture before it is drawn: placed nodes, edges and boxes, with title and notes."""
 
     title: str
     notes: tuple[str, ...]

@@ -170,7 +170,7 @@ class Reducer(ABC):
         check_unit_dim(self.unit_dim)
 
     def begin(self) -> State:
-        """The state before any values."""
+        """The state of a reducer before any values."""
         return {}
 
     def update(self, state: State, values: Tensor, sample_numbers: Tensor) -> None:
@@ -243,7 +243,7 @@ class Reducer(ABC):
 
     @abstractmethod
     def _measured(self, values: Tensor, numbers: Tensor, units: Units) -> State:
-        """The state of one non-empty piece of the values."""
+        """Compute the state of one non-empty piece of the values."""
 
     @abstractmethod
     def _merged(self, left: State, right: State) -> State: ...
@@ -534,7 +534,7 @@ _MOST_BINS = 100_000
 
 @dataclass(frozen=True, repr=False)
 class Histogram(Reducer):
-    """How often the values of each unit fall into bins.
+    """Counts how often the values of each unit fall into bins.
 
     Without `bins`, every power of two has eight bins of equal width, for all numbers that float32 can hold, and zero has a
     bin: the range need not be known beforehand, the width of a bin is at most an eighth of its values, and histograms of any

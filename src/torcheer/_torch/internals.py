@@ -87,13 +87,13 @@ def _attribute(owner: Any, path: str, use: str, otherwise: Callable[[Any], Any],
 
 
 def _later(path: str, use: str, otherwise: Any = None) -> Callable[[], Any]:
-    """Like `private`, but looked up at the first call of the returned function: importing its module takes a second."""
+    """Like `private`, for an object that is looked up at the first call of the returned function: the import takes a second."""
     USES[path] = use
     return functools.cache(lambda: private(path, use, otherwise))
 
 
 def missing_notes() -> list[str]:
-    """What a log lacks because this torch lacks private names; empty for all tested versions."""
+    """Sentences about what a log lacks because this torch lacks private names; empty for all tested versions."""
     return [f"torch {torch.__version__} has no {path}: {less}." for path, less in _LESS.items()]
 
 
@@ -370,7 +370,7 @@ _nested_view: Callable[..., Tensor] = private("torch._nested_view_from_buffer", 
 
 
 def nested_from_parts(facts: dict[str, Any], parts: dict[str, Tensor]) -> Tensor:
-    """The nested tensor from its `nested_parts`."""
+    """Make a nested tensor from its `nested_parts`."""
     if facts.get("layout") == "jagged":
         lengths = parts.get("lengths")
         return torch.nested.nested_tensor_from_jagged(parts["values"], parts["offsets"], lengths, jagged_dim=facts["ragged"])

@@ -255,7 +255,7 @@ Where = tuple[Module | None, Any]  # (module, value of an attribute) or (None, n
 
 
 class ObjectState:
-    """The state that attributes of modules lead to.
+    """The state of objects that attributes of modules lead to.
 
     Containers and objects' dictionaries are added to `filled`, each with a copy; everything else goes to `pieces`.
     """
@@ -272,7 +272,7 @@ class ObjectState:
         self._unsure: list[int] = []  # for arguments: ids of the objects that cannot be restored
 
     def add_argument(self, value: Any) -> bool:
-        """Remember an argument and everything it leads to. Returns True if all of it can be restored."""
+        """Remember an argument and all objects that it leads to. Returns True if all of them can be restored."""
         return self.add(value, (None, f"an argument of class {type(value).__name__}"), math.inf, self._holders)
 
     def put_back(self) -> dict[int, Any]:
@@ -286,7 +286,7 @@ class ObjectState:
         return {key: value for key, value in self.seen.items() if key not in leading}
 
     def add(self, value: Any, where: Where, limit: float = LIMIT, holders: dict[int, list[int]] | None = None) -> bool:
-        """Remember a value and everything it leads to. Returns True if all of it can be restored."""
+        """Remember a value and all objects that it leads to. Returns True if all of them can be restored."""
         unsure: list[int] = []
         filled: list[tuple[Any, Any]] = []
         pieces: list[Snapshot] = []

@@ -223,7 +223,7 @@ class Diagnosis(Shown, Sequence[Finding]):
         return not self.errors and not self.warnings
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON."""
+        """The whole diagnosis as plain values, for JSON."""
         return {
             "model": self.title,
             "healthy": self.is_healthy,
@@ -258,7 +258,7 @@ class Diagnosis(Shown, Sequence[Finding]):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What reading all values of a tensor once showed. Extremes and magnitude are of the finite values; 0 if there are none."""
+    """Statistics of one tensor's values. Extremes and magnitude are of the finite values; 0 if there are none."""
 
     count: int
     nan: int = 0

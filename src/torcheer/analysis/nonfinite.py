@@ -239,7 +239,7 @@ def _arguments(checkup: Checkup, number: int) -> list[Any]:
 
 
 def _numbers(value: Any) -> Tensor | None:
-    """A tensor or number as flat real numbers."""
+    """A tensor or number as a flat tensor of real numbers."""
     if isinstance(value, Tensor):
         readable = dense(value)
         return real(readable).reshape(-1) if readable is not None else None

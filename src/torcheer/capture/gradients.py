@@ -273,7 +273,7 @@ class GradientWatcher:
         return tensor.is_leaf or (watched is not None and watched.is_given)
 
     def meet(self, numbers: Iterable[int], tensors: Iterable[Tensor]) -> None:
-        """Arguments are about to be used: hook nodes that an unwatched custom autograd function gave them."""
+        """Called before arguments are used: hook nodes that an unwatched custom autograd function gave them."""
         for number, tensor in zip(numbers, tensors, strict=True):
             if not tensor.requires_grad or number < 0:
                 continue

@@ -384,7 +384,7 @@ class CallWriter:
             self._log.details[number] = dataclasses.replace(details, call=call, output_path=path)
 
     def leave_plain_path(self) -> None:
-        """From now on, no operation takes the hot path."""
+        """Called when a call is not ordinary any more: from now on, no operation takes the hot path."""
         if self.is_plain:
             self.is_plain = False
             self._when_not_plain()
@@ -487,7 +487,7 @@ class Interceptor(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Watch one call.
+        """Called by torch for each function call: watch one call.
 
         This is the hot path: an ordinary operation (returns one plain tensor; everything is kept) is read, run and written
         right here. Any other call goes to a method of its own.

@@ -308,7 +308,7 @@ class Keeper:
         return [holder for holder, value, known in kept if known >= 0 and version_of(value) == known]
 
     def count_again(self, intact: list[Holder]) -> None:
-        """Update the version counts of tensors that nobody wrote to: torch now counts other writes to them."""
+        """Update the version counts of tensors that no unwatched code wrote to, after torch has counted other writes."""
         for holder in intact:
             value, _ = self._held_by(holder)
             self._hold(holder, value, version_of(value))

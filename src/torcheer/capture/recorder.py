@@ -512,7 +512,7 @@ class Recorder:
         self.suspects.clear()
 
     def close(self) -> None:
-        """Release everything but the log."""
+        """Release all data except the log."""
         mark_unseen_backward(self.log)
         self.log.states.mark()
         if self.log.backward is not None:

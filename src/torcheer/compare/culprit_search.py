@@ -242,7 +242,7 @@ class CulpritSearch:
         return unsynced(self._alignment.a, partner, self._synced_in_a), unsynced(self._alignment.b, number, self._synced)
 
     def _inputs(self, partner: int, number: int) -> tuple[tuple[Operation, Operation], ...]:
-        """The parents of the pair that do not correspond."""
+        """Pairs of parents of the two operations that do not correspond."""
         a, b = self._alignment.a, self._alignment.b
         ours = [_origin(a, one, self._alignment.of_a) for one in a.log.operations[partner].parents]
         theirs = [_origin(b, one, self._alignment.of_b) for one in b.log.operations[number].parents]

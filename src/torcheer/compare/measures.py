@@ -97,7 +97,7 @@ def _finite_pairs(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def lower(one: torch.dtype, other: torch.dtype) -> torch.dtype:
-    """The less precise of two dtypes."""
+    """Of two dtypes, the less precise dtype."""
     if not _is_inexact(one) or not _is_inexact(other):
         return one
     return one if torch.finfo(one).eps >= torch.finfo(other).eps else other

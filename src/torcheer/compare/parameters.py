@@ -186,7 +186,7 @@ def _exchanged(
 
 
 def _order(rows: Tensor) -> Tensor:
-    """The order of rows by a random projection."""
+    """The order that sorts rows by their product with a random direction."""
     flat = rows.reshape(len(rows), -1).double()
     direction = torch.rand(flat.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return (flat @ direction.to(flat.device)).argsort()

@@ -368,7 +368,7 @@ def _match_what_is_left(found: Matching[Any]) -> None:
 
 
 def _match_crossed(found: Matching[Any]) -> None:
-    """Match differing operations again that were matched by order alone: they may run in another order.
+    """Match differing operations again if only their order matched them: they may run in another order.
 
         a  q, k, v = qkv(x).chunk(3); q, k, v = heads(q), heads(k), heads(v)
         b  v, k, q = heads(v(x)), heads(k(x)), heads(q(x))       the first `heads` of b are the last of a

@@ -83,7 +83,7 @@ class ModelHistory(Helpful):
 
     @classmethod
     def begin(cls, title: str, options: Options) -> ModelHistory:
-        """The history of a run that is about to be recorded."""
+        """Make the history of a run that is about to be recorded."""
         return cls(LoggedRun.begin(title, options))
 
     @property
@@ -290,7 +290,7 @@ class ModelHistory(Helpful):
 
     @property
     def random_seed(self) -> int | None:
-        """The `random_seed` of the pass; None if it had none."""
+        """The `random_seed` that the pass was started with; None without a seed."""
         return self._log.random_seed
 
     @property

@@ -338,7 +338,7 @@ class FunctionWatch(TorchFunctionMode):
 
 
 class _Over(dict[Any, int]):
-    """Handles calls after the block: all are ignored."""
+    """A table of functions for the time after the block: all calls are ignored."""
 
     def __missing__(self, func: Any) -> int:
         return _PASS
@@ -379,7 +379,7 @@ class _Call:
         return found if isinstance(found, Tensor) else None
 
     def now(self, tensor: Tensor) -> Tensor:
-        """The current value of a result for the program, with the changes so far."""
+        """The current value of a result, including the changes so far."""
         return self._new[id(tensor)][1] if id(tensor) in self._new else tensor
 
     def given_to_change(self, tensor: Tensor) -> Tensor:

@@ -370,7 +370,7 @@ _FEW = 2  # for inner modules with at most this many operations, the mode stays 
 
 
 class WatchedKeys:
-    """The places that keys mean, watched together."""
+    """Watches the places that several keys mean."""
 
     def __init__(
         self,

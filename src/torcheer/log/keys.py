@@ -57,7 +57,7 @@ _END = re.compile(r"^(?P<kind>input|output)(_?(?P<number>\d{1,9}))?$")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One way to read a text."""
+    """One way to read a text key: a name with optional part, turn and `input:`."""
 
     name: str  # a label, an address or a glob
     part: int | None = None  # which of the tensors that a module returned (or received), from 0; `ALL` for all
@@ -142,7 +142,7 @@ class Addresses:
 
     @classmethod
     def of(cls, registered: Mapping[str, RegisteredModule]) -> Addresses:
-        """The modules of a log."""
+        """The modules of a log, by address."""
         others = {other: address for address, module in registered.items() for other in module.other_addresses}
         return cls({address: module.cls for address, module in registered.items()}, others)
 
@@ -266,7 +266,7 @@ class Names:
         return f"no layer fits {what!r}: this history has {len(self.table)} layers.{hint}{self.hint(what)}"
 
     def hint(self, what: str) -> str:
-        """A space and a sentence that may explain why there is no such layer; else an empty text."""
+        """A sentence, after a space, that may explain why a name is unknown; else an empty text."""
         kind = what.replace("_", "").lower()
         if kind in {known.type for known in self.table.log.functions}:
             return f" {kind!r} is a type of layers: '{kind}_*' means all of them."
@@ -806,7 +806,7 @@ class Where(Key):
 
 @dataclass(frozen=True, slots=True)
 class Several(Key):
-    """The union of what several keys mean."""
+    """The union of the operations that several keys mean."""
 
     keys: tuple[Key, ...]
 
@@ -837,14 +837,14 @@ _SHOWN = 12  # at most this many layers are listed in an error
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A layer, or one of its operations."""
+    """A layer, or one of its operations, as the result of a lookup."""
 
     layer: LayerEntry
     number: int | None = None  # the operation's number; None for the whole layer
 
 
 class Lookup:
-    """Resolves keys for one state of a history."""
+    """Finds what keys mean in one state of a history."""
 
     def __init__(self, index: Index) -> None:
         self.index = index

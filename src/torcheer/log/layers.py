@@ -135,7 +135,7 @@ class CallCounts:
         self._uncounted = sorted(uncounted)
 
     def inside(self, call: ModuleCall) -> int:
-        """How many calls ran inside `call`."""
+        """The number of torch calls that ran inside `call`."""
         end = call.end if call.end >= 0 else len(self._log.rows)
         left_out = bisect_left(self._uncounted, end) - bisect_left(self._uncounted, call.first)
         return max(0, end - call.first - left_out)
@@ -539,7 +539,7 @@ def _beginnings(log: Log, first: list[int], known: set[int]) -> defaultdict[int,
 def _neighbours(
     log: Log, first: list[int], doubtful: Passes
 ) -> tuple[defaultdict[int, list[int]], defaultdict[int, list[int]]]:
-    """For each pass of these layers: the operations that it uses, and the operations that use it."""
+    """Maps each pass of these layers to the operations that it uses, and to the operations that use it."""
     uses: defaultdict[int, list[int]] = defaultdict(list)
     users: defaultdict[int, list[int]] = defaultdict(list)
     for number, layer in enumerate(first):

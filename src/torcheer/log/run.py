@@ -52,7 +52,7 @@ class LoggedRun:
 
     @classmethod
     def begin(cls, title: str, options: Options) -> LoggedRun:
-        """A run that is about to be recorded."""
+        """Make a run that is about to be recorded."""
         return cls(_empty_log(title, options), options)
 
     def begin_again(self) -> None:
@@ -198,7 +198,7 @@ class Index:
         return frozenset(self.of_origin(Origin.OUTPUT))
 
     def shown(self, numbers: Iterable[int]) -> list[int]:
-        """The visible operations among these numbers, each once."""
+        """The operations among these numbers that are visible, each once."""
         return [number for number in dict.fromkeys(numbers) if self.table.shows(number)]
 
     def parents(self, number: int) -> list[int]:
@@ -237,7 +237,7 @@ class Index:
 
     @cached_property
     def calls(self) -> dict[str, list[ModuleCall]]:
-        """The calls of each module address, in order."""
+        """Maps each module address to the module's calls, in order."""
         return _grouped((call.address, call) for call in self.log.modules)
 
     @cached_property

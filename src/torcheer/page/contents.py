@@ -289,7 +289,7 @@ class Contents:
 
 
 class _SpanSums:
-    """Sums over spans of a list."""
+    """Quick sums over ranges of a list of numbers."""
 
     def __init__(self, numbers: list[int]) -> None:
         self._before = [0, *accumulate(numbers)]

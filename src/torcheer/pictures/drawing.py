@@ -213,7 +213,7 @@ class Drawing:
 
 
 def make_drawing(view: View, options: PictureOptions) -> Drawing:
-    """The drawing of a view."""
+    """Make the drawing of a view: the nodes, edges and boxes with their texts."""
     graph = add_gradient_edges(view.graph) if options.show_gradients else view.graph
     return _DrawingMaker(graph, options).drawing(view.notes)
 

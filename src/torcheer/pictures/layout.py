@@ -29,11 +29,11 @@ HOW_TO_GET_IT = f"{sys.executable or 'python'} -m pip install 'pygraphviz>=2.0'"
 
 
 class TooSlow(DrawingFailed):
-    """Graphviz was stopped at its time limit."""
+    """Raised if Graphviz was stopped at its time limit."""
 
 
 def run_graphviz(source: str, engine: str, form: str, limit: float) -> bytes:
-    """The output of Graphviz for a DOT text."""
+    """Run Graphviz on a DOT text and return its output."""
     tried: list[str] = []
     for command in _commands(engine, form):
         done = _run(command, source, limit)

@@ -426,7 +426,7 @@ class PictureOptions:
 
     @property
     def looks(self) -> Style:
-        """The settings of the style."""
+        """The `Style` that the option `style` names."""
         return STYLES[self.style]
 
     @property
@@ -435,7 +435,7 @@ class PictureOptions:
 
     @property
     def length(self) -> Length | None:
-        """The requested width."""
+        """The requested width of the picture; None if it was not given."""
         return None if self.width is None else read_length(self.width)
 
     @property

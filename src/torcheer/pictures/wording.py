@@ -217,7 +217,7 @@ def _tensor(node: Node) -> str:
 
 
 def _marks(node: Node) -> list[str]:
-    """Remarks on unusual facts."""
+    """Short remarks on unusual facts about a node."""
     words = [*(["in place"] if node.is_inplace else []), *(["opaque"] if node.kind == "opaque" else [])]
     lines = [" · ".join(words)] if words else []
     if node.python_reads:

@@ -125,7 +125,7 @@ def _holds(value: Any, replaced: dict[int, Tensor]) -> bool:
 
 
 class _Mover:
-    """Changes inputs.
+    """Makes other inputs from the logged inputs.
 
     Integer inputs stay as they are, and so do inputs that the model converts to integers. In an input of a function outside
     torch, which may use whole numbers as indices, only values that are not whole numbers are changed.

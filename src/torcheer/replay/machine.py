@@ -187,7 +187,7 @@ class Observer(Protocol):
 
 
 class Machine:
-    """One replay of a log."""
+    """Runs the calls of one log again."""
 
     def __init__(self, log: Log, inputs: Mapping[int, Tensor], observer: Observer, *, borrow: bool = True) -> None:
         self.log = log

@@ -130,7 +130,7 @@ def _ask(process: subprocess.Popen[bytes], request: dict[str, Any]) -> Answer:
 
 @dataclass(slots=True)
 class Job:
-    """A figure to draw, and what to do with it."""
+    """A figure to draw, and the function to call when it is drawn."""
 
     request: dict[str, Any]
     place: str  # where the figure is shown; a newer figure for the same place replaces a waiting figure

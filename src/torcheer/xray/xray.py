@@ -326,7 +326,7 @@ class Xray:
 
     @property
     def run(self) -> Run:
-        """The snapshots so far, to read. Waits until everything taken is written."""
+        """The `Run` with the snapshots taken so far. Waits until they are written."""
         files = self._known_files
         self._flush_snapshots()
         files.refresh()

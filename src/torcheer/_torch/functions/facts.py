@@ -39,7 +39,7 @@ class Kind(enum.IntEnum):
 
 
 class Origin(enum.Enum):
-    """Where a tensor came from."""
+    """Says where a tensor came from."""
 
     INPUT = "input"  # given to the model
     OPERATION = "operation"  # made by a watched torch function

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Operand(NamedTuple):
-    """A tensor among the arguments of a call."""
+    """A tensor among the arguments of a call, known by shape and dtype."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -50,7 +50,7 @@ FORMULAS: dict[str, Formula] = {}  # plain name -> formula
 
 
 def formula(names: str) -> Callable[[Formula], Formula]:
-    """Enter the decorated formula into `FORMULAS` for these functions."""
+    """Decorator: enter a formula into `FORMULAS` for the functions in `names`."""
 
     def enter(function: Formula) -> Formula:
         FORMULAS.update(dict.fromkeys(names.split(), function))
@@ -357,7 +357,7 @@ def _embedding_bag(call: TorchCall) -> Work:
 
 
 def _affine(call: TorchCall) -> int:
-    """FLOPs per value for weight and bias, one each."""
+    """The FLOPs per value for scaling by a weight and adding a bias: one for each that is given."""
     given = [call.value(-1, name) for name in ("weight", "bias")]
     if not any(isinstance(value, Operand) for value in given):
         given = [value for value in call.args[1:] if isinstance(value, Operand)][:2]
@@ -507,7 +507,7 @@ def _last(call: TorchCall, dims: int) -> list[int]:
 
 @formula("stft istft")
 def _stft(call: TorchCall) -> Work:
-    """A window and a real transform for each frame."""
+    """The FLOPs of a short-time Fourier transform: a window and a real transform for each frame."""
     size = int(call.value(1, "n_fft"))
     spectrum = call.shape if call.name == "stft" else call.operands[0].shape
     spectrum = spectrum if call.name == "istft" or call.results[0][1].is_complex else spectrum[:-1]

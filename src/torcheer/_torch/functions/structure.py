@@ -92,7 +92,7 @@ _SIZES = frozenset(
 
 
 class Structure:
-    """The roles of one function's arguments."""
+    """The roles (index, size, value, …) of one function's arguments."""
 
     def __init__(self, func: Any, name: str, plain: str) -> None:
         self._func, self._name, self._plain = func, name, plain

@@ -24,7 +24,7 @@ _WORK = (OperationType.TENSOR_OP, OperationType.GRADIENT_OP, OperationType.CUSTO
 
 
 def summarize(tracker: ComputationalGraphTracker) -> dict[str, Any]:
-    """The totals of a tracked graph."""
+    """The totals of a tracked graph: counts by type, time and memory."""
     nodes = tracker.nodes.values()
     forward = [node for node in nodes if node.id.startswith("module:")]
     backward = [node for node in nodes if node.operation_type is OperationType.BACKWARD]

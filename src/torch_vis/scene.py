@@ -46,7 +46,7 @@ class Words:
         self._alone: set[str] = set()
 
     def look_at(self, graph: Graph) -> None:
-        """Use this view from now on."""
+        """Use this view's nodes and edges for texts from now on."""
         inside = Counter(key for node in graph.nodes for key in node.modules)
         self._alone = {key for key, count in inside.items() if count == 1}
 
@@ -144,7 +144,7 @@ class Words:
     # Notes --------------------------------------------------------------------------------------------------------------
 
     def notes(self, graph: Graph, whole: Graph) -> tuple[str, ...]:
-        """What a reader must know about a view of a graph."""
+        """Sentences about what a reader must know about a view of a graph."""
         backward = self._num_gradients
         gradients = plural(backward, "autograd node") if backward else "no gradients"
         found = [f"{plural(whole.num_operations, 'operation')}, {gradients}."]
@@ -216,7 +216,7 @@ class PlacedNode:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything in a picture."""
+    """A whole picture before it is drawn: placed nodes, edges and boxes, with title and notes."""
 
     title: str
     notes: tuple[str, ...]

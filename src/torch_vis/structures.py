@@ -34,7 +34,7 @@ class OperationType(Enum):
 
 @dataclass
 class GraphNode:
-    """A node of the computational graph."""
+    """A node of the tracked graph: one operation, module pass, parameter or gradient."""
 
     id: str
     name: str

@@ -159,7 +159,7 @@ class ComputationalGraphTracker:
 
     @property
     def graph(self) -> TrackedGraph:
-        """The nodes and edges, computed at first access."""
+        """The tracked graph, computed at first access."""
         if self._graph is None:
             if self.is_tracking:
                 raise InvalidArgument("this tracker is still tracking: call stop_tracking() first.")

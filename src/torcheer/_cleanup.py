@@ -139,7 +139,7 @@ T = TypeVar("T")
 
 
 class _Leave:
-    """The `__exit__` of a `Managed`.
+    """The callable that a `with` statement gets as the `__exit__` of a `Managed`.
 
     Python may run a signal handler after calling `__exit__`, but before its first line: then nothing is undone. So the bound
     `__exit__` that a `with` statement holds also ends the block when it is dropped without having been called.

@@ -117,7 +117,7 @@ def log_forward_pass(
 def _streamed(
     run: LoggedRun, path: Path, model: Any, arguments: Arguments, seed: int | None, state: RandomState | None
 ) -> ModelHistory:
-    """Log a pass into a file, and open the file."""
+    """Log a pass into a file, and open the file as a history."""
     if run.log.backward is not None:
         raise InvalidArgument(
             "save_to writes a file as the model runs, and gradients come later: log with save_gradients alone, run the "

@@ -37,7 +37,7 @@ class HeadAxis:
 
     @property
     def count(self) -> int:
-        """The number of heads."""
+        """The number of attention heads."""
         return max(self.heads, default=-1) + 1
 
     def at(self, size: int) -> tuple[int, ...] | None:
@@ -99,7 +99,7 @@ class Change(ABC):
 
 
 def _index_text(index: Index) -> str:
-    """An index in Python's syntax: `[..., -1, :]`."""
+    """An index as text, in Python's syntax: `[..., -1, :]`."""
 
     def text(one: Any) -> str:
         if isinstance(one, slice):

@@ -63,7 +63,7 @@ def _imported(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        # the missing module is another, which this module imports
+        # another module, which this module imports, is missing
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise _not_imported(module, error) from error
         raise InvalidArgument(

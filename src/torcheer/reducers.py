@@ -170,7 +170,7 @@ class Reducer(ABC):
         check_unit_dim(self.unit_dim)
 
     def begin(self) -> State:
-        """The state before any values."""
+        """The state of a reducer before any values."""
         return {}
 
     def update(self, state: State, values: Tensor, sample_numbers: Tensor) -> None:
@@ -243,7 +243,7 @@ class Reducer(ABC):
 
     @abstractmethod
     def _measured(self, values: Tensor, numbers: Tensor, units: Units) -> State:
-        """The state of one non-empty piece of the values."""
+        """Compute the state of one non-empty piece of the values."""
 
     @abstractmethod
     def _merged(self, left: State, right: State) -> State: ...
@@ -416,7 +416,7 @@ def _range(low: Tensor, high: Tensor) -> str:
     return f"{float(low[known].min()):.4g} to {float(high[known].max()):.4g}" if bool(known.any()) else "none"
 
 
-# `Covariance` of the units of a layer, and their correlation and principal components.
+# `Covariance` of the units of a layer; their correlation and principal components follow from it.
 
 _MOST_UNITS = 16_384  # largest number of units: the matrix then takes 2 GiB
 
@@ -534,7 +534,7 @@ _MOST_BINS = 100_000
 
 @dataclass(frozen=True, repr=False)
 class Histogram(Reducer):
-    """How often the values of each unit fall into bins.
+    """Counts how often the values of each unit fall into bins.
 
     Without `bins`, every power of two has eight bins of equal width, for all numbers that float32 can hold, and zero has a
     bin: the range need not be known beforehand, the width of a bin is at most an eighth of its values, and histograms of any
@@ -642,7 +642,7 @@ def _edges(bins: Any, ends: tuple[float, float] | None) -> tuple[float, ...] | N
         return tuple(np.linspace(low, high, bins + 1).tolist())  # torch's linspace gives -6e-17 in place of 0
     try:
         edges = tuple(float(edge) for edge in bins) if ends is None and not isinstance(bins, str) else ()
-    except (TypeError, ValueError):  # not a sequence of numbers
+    except (TypeError, ValueError):  # `bins` is not a sequence of numbers
         edges = ()
     is_ascending = all(a < b for a, b in pairwise(edges)) and all(map(math.isfinite, edges))
     if not 2 <= len(edges) <= _MOST_BINS + 1 or not is_ascending:
@@ -706,7 +706,7 @@ class HistogramResult(Shown):
     counts: Tensor
     below: Tensor
     above: Tensor
-    zeros: Tensor | None  # None for given bins, which contain the zeros
+    zeros: Tensor | None  # number of zeros per unit; None for given bins, which contain the zeros
     nan: Tensor
     inf: Tensor
 

@@ -157,7 +157,7 @@ class WholeFile:
 
     @property
     def _place(self) -> Path:
-        """The path with links resolved."""
+        """The path of the file to replace, with links resolved."""
         if not self._follows:
             return Path(os.path.realpath(self.path.parent), self.path.name)
         return Path(os.path.realpath(self.path))

@@ -40,7 +40,7 @@ def reader(kind: Any) -> Callable[[Any], Any]:
         )
     if origin in (tuple, list):
         each = reader(inner[0])
-        if inner[0] is int:  # as in the histograms of a long run
+        if inner[0] is int:  # quick check for long lists of integers, as in the histograms of a long run
             return _checked(kind, None, list, lambda value: origin(value if _are_counts(value) else map(each, value)))
         return _checked(kind, None, list, lambda value: origin(map(each, value)))
     if origin is dict:

@@ -147,7 +147,7 @@ def _stored(tensor: Tensor) -> Tensor:
 
 
 def _described(tensor: Tensor, begin: int) -> Place:
-    """The position of a tensor, without reading it."""
+    """The place of a tensor that begins at `begin`, computed without reading the tensor's values."""
     end, name = begin + tensor.nbytes, NAMES.get(tensor.dtype)
     if name is not None:
         return Place(begin, end, name, tuple(tensor.shape))

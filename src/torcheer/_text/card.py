@@ -40,7 +40,7 @@ class Shown:
     __slots__ = ()
 
     def _folds(self) -> Sequence[Fold]:
-        """The folds below the facts."""
+        """The parts that open on a click, below the facts."""
         return ()
 
     def _card_text(self) -> str:
@@ -63,7 +63,7 @@ class Shown:
 
 
 class ShownTable(Shown):
-    """A result that is a table."""
+    """A result that notebooks and terminals show as a table."""
 
     __slots__ = ()
 

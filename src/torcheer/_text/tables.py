@@ -166,7 +166,7 @@ class Table:
         return line if style is not None else line.rstrip()
 
     def html(self) -> str:
-        """The table as HTML without style sheets, because some sites remove them."""
+        """The table as HTML. It has no style sheet, because some sites remove style sheets."""
         heads = self._html_cells(tuple(column.head for column in self.columns), "th")
         body = "".join(f"<tr>{self._html_cells(row, 'td')}</tr>" for row in self.rows)
         if self.more:

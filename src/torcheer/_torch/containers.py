@@ -44,7 +44,7 @@ class Nth(int):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Kind:
-    """How to read and build containers of one class.
+    """Says how to read and build containers of one class.
 
     Mutable containers are built in two steps, an empty `shell` and `pour`, so that a container can contain itself.
     """
@@ -57,7 +57,7 @@ class Kind:
     is_object: bool = False
 
     def built(self, value: Any, steps: list[Any], items: list[Any]) -> Any:
-        """A container like `value` that holds `items`."""
+        """Build a container like `value` that holds `items`."""
         if self.build is not None:
             return self.build(value, steps, items)
         assert self.shell is not None
@@ -653,7 +653,7 @@ class Other:
 
 
 class _ContainerInWork:
-    """A container that is being built: its original, and the items built so far."""
+    """A container that is being built: the original container, and the items built so far."""
 
     __slots__ = ("built", "items", "kind", "rest", "shell", "steps", "value")
 
@@ -694,7 +694,7 @@ def rebuilt(
     open_ids: set[int] = set()
 
     def begin(item: Any) -> Any:
-        """The new item, or `LATER` if its own items must be built first."""
+        """Start to build an item: returns the new item, or `LATER` if its own items must be built first."""
         nonlocal repeats
         if type(item) in PLAIN and item is not TENSOR:
             return item

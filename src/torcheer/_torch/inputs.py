@@ -233,7 +233,7 @@ class Misfit:
 
 
 def misfit_of(model: Any, taken: Taken, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Misfit | None:
-    """Why a model cannot be called with these arguments; None if it can, or if only a call can tell."""
+    """Explains why a model cannot be called with these arguments; None if it can, or if only a call can tell."""
     if taken.called is None or _has_pre_hooks(model):
         return None
     try:

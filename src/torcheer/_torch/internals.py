@@ -87,13 +87,13 @@ def _attribute(owner: Any, path: str, use: str, otherwise: Callable[[Any], Any],
 
 
 def _later(path: str, use: str, otherwise: Any = None) -> Callable[[], Any]:
-    """Like `private`, but looked up at the first call of the returned function: importing its module takes a second."""
+    """Like `private`, for an object that is looked up at the first call of the returned function: the import takes a second."""
     USES[path] = use
     return functools.cache(lambda: private(path, use, otherwise))
 
 
 def missing_notes() -> list[str]:
-    """What a log lacks because this torch lacks private names; empty for all tested versions."""
+    """Sentences about what a log lacks because this torch lacks private names; empty for all tested versions."""
     return [f"torch {torch.__version__} has no {path}: {less}." for path, less in _LESS.items()]
 
 
@@ -391,7 +391,7 @@ _nested_view: Callable[..., Tensor] = private("torch._nested_view_from_buffer", 
 
 
 def nested_from_parts(facts: dict[str, Any], parts: dict[str, Tensor]) -> Tensor:
-    """The nested tensor from its `nested_parts`."""
+    """Make a nested tensor from its `nested_parts`."""
     if facts.get("layout") == "jagged":
         lengths = parts.get("lengths")
         return torch.nested.nested_tensor_from_jagged(parts["values"], parts["offsets"], lengths, jagged_dim=facts["ragged"])
@@ -972,8 +972,9 @@ def _codes_of_custom_functions(name: str) -> Iterator[CodeType]:
         classes += cls.__subclasses__()
         method: Any = vars(cls).get(name)
         while method is not None:
-            method = getattr(method, "__func__", method)  # of a static method
+            method = getattr(method, "__func__", method)  # the function of a static method
             code = getattr(method, "__code__", None) or getattr(type(method).__call__, "__code__", None)
             if code is not None:
                 yield code
-            method = getattr(method, "__wrapped__", None) or getattr(method, "func", None)  # of a decorator or partial
+            # the function inside a decorator or partial
+            method = getattr(method, "__wrapped__", None) or getattr(method, "func", None)

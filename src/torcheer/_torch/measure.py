@@ -156,7 +156,8 @@ class Statistics:
     zeros: int
     nan: int
     inf: int
-    histogram: tuple[int, ...]  # in fixed bins (`BIN_EDGES`) or linear bins from min to max; empty if all are equal
+    # counts in fixed bins (`BIN_EDGES`) or in linear bins from min to max; empty if all values are equal
+    histogram: tuple[int, ...]
 
     @property
     def nonfinite(self) -> int:

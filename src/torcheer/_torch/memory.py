@@ -65,7 +65,7 @@ def _has_memory(tensor: Tensor) -> bool:
         if room >= tensor.nbytes and tensor.is_contiguous() and not tensor.storage_offset():
             return True
         return room >= needed_bytes(tensor)
-    except RuntimeError:  # its sizes are symbolic
+    except RuntimeError:  # the tensor's sizes are symbolic
         return True
 
 
@@ -154,7 +154,7 @@ class MemoryCopy:
             self._storage = storage_part(tensor, self._begin, end).clone().untyped_storage()
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The copy of a tensor that lies within these bytes."""
+        """The copied part of a tensor that lies within these bytes: a view of this copy."""
         with torch.no_grad():
             view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             offset = tensor.storage_offset() - self._begin // tensor.element_size()
@@ -181,7 +181,7 @@ def parts_of_sparse(tensor: Tensor) -> dict[str, Tensor]:
 def sparse_of_parts(
     layout: torch.layout, parts: dict[str, Tensor], shape: tuple[int, ...], is_coalesced: bool | None = None
 ) -> Tensor:
-    """The tensor of a sparse layout that has these parts. torch raises if they do not fit."""
+    """Make a tensor of a sparse layout from these parts. torch raises if the parts do not fit."""
     if layout is torch.sparse_coo:
         return torch.sparse_coo_tensor(
             parts["indices"], parts["values"], shape, check_invariants=True, is_coalesced=is_coalesced

@@ -57,7 +57,7 @@ _names: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
 
 
 def kind_of(cls: type) -> int:
-    """How to follow objects of a class; 0 if a pass cannot change them, or if they are left alone."""
+    """A code that says how to follow objects of a class; 0 if a pass cannot change them, or if they are left alone."""
     kind = _kinds.get(cls)
     if kind is None:
         kind = _kinds[cls] = _classify(cls)
@@ -171,7 +171,7 @@ class Array(Snapshot):
 class LargeArray(Snapshot):
     """A large NumPy array, of which a sample of the values is compared. It is not restored."""
 
-    is_changed = False  # for a backward pass, which could not swap the array's values
+    is_changed = False  # False, so that a backward pass does not try to swap the array's values
 
     def _read(self) -> Any:
         array = self.subject
@@ -255,7 +255,7 @@ Where = tuple[Module | None, Any]  # (module, value of an attribute) or (None, n
 
 
 class ObjectState:
-    """The state that attributes of modules lead to.
+    """The state of objects that attributes of modules lead to.
 
     Containers and objects' dictionaries are added to `filled`, each with a copy; everything else goes to `pieces`.
     """
@@ -272,7 +272,7 @@ class ObjectState:
         self._unsure: list[int] = []  # for arguments: ids of the objects that cannot be restored
 
     def add_argument(self, value: Any) -> bool:
-        """Remember an argument and everything it leads to. Returns True if all of it can be restored."""
+        """Remember an argument and all objects that it leads to. Returns True if all of them can be restored."""
         return self.add(value, (None, f"an argument of class {type(value).__name__}"), math.inf, self._holders)
 
     def put_back(self) -> dict[int, Any]:
@@ -286,7 +286,7 @@ class ObjectState:
         return {key: value for key, value in self.seen.items() if key not in leading}
 
     def add(self, value: Any, where: Where, limit: float = LIMIT, holders: dict[int, list[int]] | None = None) -> bool:
-        """Remember a value and everything it leads to. Returns True if all of it can be restored."""
+        """Remember a value and all objects that it leads to. Returns True if all of them can be restored."""
         unsure: list[int] = []
         filled: list[tuple[Any, Any]] = []
         pieces: list[Snapshot] = []

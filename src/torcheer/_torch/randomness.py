@@ -31,7 +31,7 @@ class RandomState:
 
     @classmethod
     def now(cls) -> RandomState:
-        """The present state."""
+        """Read the present state of all random generators."""
         numpy = sys.modules.get("numpy")
         with DisableTorchFunction():
             return cls(

@@ -231,7 +231,7 @@ def _bytes_of(tensor: Tensor) -> Tensor:
 
 
 def lazy_twin(tensor: Tensor) -> Tensor:
-    """A new uninitialised parameter or buffer like this one."""
+    """A new uninitialised parameter or buffer with the class and settings of `tensor`."""
     twin = like_class_of(tensor, tensor.data.clone())
     twin.__dict__.update(tensor.__dict__)
     return twin
@@ -357,7 +357,7 @@ class ClassOf(Snapshot):
 
 
 class GraphOf(Snapshot):
-    """Whether a tensor requires gradients, and its value together with its autograd graph."""
+    """The autograd state of a tensor: whether it requires gradients, and its value together with its graph."""
 
     def _read(self) -> tuple[bool, Tensor | None]:
         tensor = self.subject
@@ -446,7 +446,7 @@ class LeftBehind:
         is_held = weakref.ref(end)
         after_this_backward(end)
         del end
-        if is_held() is None and not self._is_ended:  # this torch does not call at the end of a backward pass
+        if is_held() is None and not self._is_ended:  # this version of torch calls nothing at the end of a backward pass
             raise MissingInTorch(
                 "the backward pass may read what the logged pass changed, and this torch does not say when a backward pass is "
                 "over. Run it by history.log_backward(loss)."
@@ -790,7 +790,7 @@ class StateRestorer:
         return [backup for *_, backup in self._gradients or () if backup is not None]
 
     def left_behind(self, before: RandomState) -> LeftBehind | None:
-        """What the pass changed, in its present state, before `restore`; None if it changed nothing.
+        """The changes that the pass made, in their present state; None if it changed nothing. Call before `restore`.
 
         `before` is the random state at the start of the pass.
         """
@@ -813,7 +813,7 @@ class StateRestorer:
     # Restoring ----------------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Restore everything. Raises nothing; see `finish`."""
+        """Restore modules, tensors and arguments. Raises nothing; `finish` reports what failed."""
         with DisableTorchFunction(), torch.no_grad():
             for step in (
                 self._reshard,
@@ -872,7 +872,7 @@ class StateRestorer:
         return fsdp is not None and any(issubclass(cls, fsdp.FullyShardedDataParallel) for cls in set(self._classes))
 
     def _reshard(self) -> None:
-        """FSDP2 may leave unsharded parameters in modules; its `reshard` removes them."""
+        """Remove unsharded parameters that FSDP2 may leave in modules, by its own `reshard`."""
         sharded = self.sharded_modules()
         if sharded and any(
             not all(map(is_, container.values(), before.values()))

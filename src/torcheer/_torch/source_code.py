@@ -62,7 +62,7 @@ RUNNING: Final = Sources()
 
 
 class CodeTable:
-    """The code objects of one log's sites, by number. Only this part of a site needs the running program."""
+    """The code objects of one log's sites, by number. Other data of a site does not need the running program."""
 
     sources: Sources = RUNNING  # the files of the code objects
 
@@ -89,7 +89,7 @@ class CodeTable:
         return len(self._codes)
 
     def code(self, number: int) -> CodeType | None:
-        """The code object; None in a saved history."""
+        """The code object with this number; None in a saved history."""
         return self._codes[number]
 
     def facts(self, code: int) -> CodeFacts:
@@ -156,12 +156,12 @@ class Site:
 
     @property
     def functions(self) -> list[CodeFacts]:
-        """The function of each frame."""
+        """The function of each frame of the site."""
         return [self.table.facts(code) for code in self.codes]
 
     @property
     def lines(self) -> list[SourceLine]:
-        """The line of each frame."""
+        """The source line of each frame of the site."""
         found = []
         for code, instruction in zip(self.codes, self.instructions, strict=True):
             facts = self.table.facts(code)
@@ -170,7 +170,7 @@ class Site:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """The source position of each frame."""
+        """The source position of each frame of the site."""
         return tuple([self.table.span(code, at) for code, at in zip(self.codes, self.instructions, strict=True)])
 
 
@@ -202,7 +202,7 @@ class SourceLine:
 
 
 def lines_near(lines: Iterable[int]) -> list[int]:
-    """These lines of a file with the lines around them, as shown to the user."""
+    """The numbers of these lines of a file and of the lines around them, as shown to the user."""
     return sorted({line for one in lines for line in range(one - _AROUND, one + _AROUND + 1)})
 
 

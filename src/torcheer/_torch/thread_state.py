@@ -22,7 +22,7 @@ Autocast = tuple[tuple[str, torch.dtype], ...]
 
 
 def autocast_state() -> Autocast:
-    """The present state of autocast."""
+    """The devices for which autocast is enabled now, each with its dtype."""
     return tuple((d, torch.get_autocast_dtype(d)) for d in _DEVICES if torch.is_autocast_enabled(d))
 
 
@@ -55,7 +55,7 @@ class thread_as_found(Managed[None]):  # noqa: N801 - used as a function: `with 
         self._follows_gradients = torch.is_grad_enabled()
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Restore the state. The end of a program's mode may have removed ours instead of its own."""
+        """Restore the thread's state. The end of a program's mode may have removed our mode instead of its own."""
         chain = _chain(error)
         if not any(map(is_interrupt, chain)):
             return

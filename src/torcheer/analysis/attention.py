@@ -184,7 +184,7 @@ class AttentionPart:
         return value[:1] if self.is_first_only else value
 
     def queries(self, value: Tensor) -> Tensor:
-        """The part of a tensor (batch, heads, queries, size)."""
+        """The part of a tensor (batch, heads, queries, size) that belongs to the chosen samples and queries."""
         return self.samples(value)[..., :: self.step, :]
 
     def mask(self, mask: Tensor) -> Tensor:
@@ -211,7 +211,7 @@ def _what_does_not_fit() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """One attention of a log. Keeps its arguments; `heads()` computes from them."""
+    """One attention of a log. Keeps the arguments of its calls; `heads()` computes queries, keys, values and pattern."""
 
     shape: tuple[int, int, int, int]  # shape of the pattern: samples, heads, queries, keys
     work_out: Callable[[AttentionPart], Heads]
@@ -658,7 +658,7 @@ def _can_move(one: OperationFacts, parent: OperationFacts) -> bool:
     if function.plain_name == "as_strided":  # the elements of its result depend on the memory, not on positions
         return False
     if function.plain_name == "getitem":
-        return len(record_of(one).parents) == 1  # with more parents, an index is a tensor
+        return len(record_of(one).parents) == 1  # with more parents, the index is a tensor
     return _is_in_place(one, parent) or is_rearranging(one) or function.is_in(_PUTS_TOGETHER)
 
 

@@ -206,7 +206,7 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """Seconds spent in the functions themselves."""
+        """Seconds spent in the torch functions themselves."""
         return self.total.seconds
 
     @property
@@ -381,7 +381,7 @@ def _home_of(call: TorchCall, index: Index) -> int:
 
 
 class _Parts:
-    """The costs of a log, including the backward passes so far."""
+    """The costs of a log's operations and modules, including the backward passes that ran so far."""
 
     def __init__(self, index: Index, sweep: _Sweep) -> None:
         self._index = index

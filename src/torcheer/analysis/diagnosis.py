@@ -1,4 +1,4 @@
-"""`Finding` and `Diagnosis`: what is wrong with a logged pass, worst first; and `Checkup`, what every check reads.
+"""`Finding` and `Diagnosis` say what is wrong with a logged pass, worst first; `Checkup` holds the data that all checks read.
 
 The checks themselves are in `nonfinite.py` (where NaN and infinity begin, and why) and `findings.py` (everything else). A check
 takes a `Checkup` and yields findings. A check that cannot read a value says nothing about it: `Checkup.unread` counts these.
@@ -224,7 +224,7 @@ class Diagnosis(Shown, Sequence[Finding]):
         return not self.errors and not self.warnings
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON."""
+        """The whole diagnosis as plain values, for JSON."""
         return {
             "model": self.title,
             "healthy": self.is_healthy,
@@ -259,7 +259,7 @@ class Diagnosis(Shown, Sequence[Finding]):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What reading all values of a tensor once showed. Extremes and magnitude are of the finite values; 0 if there are none."""
+    """Statistics of one tensor's values. Extremes and magnitude are of the finite values; 0 if there are none."""
 
     count: int
     nan: int = 0

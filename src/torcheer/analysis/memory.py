@@ -64,7 +64,7 @@ class Storages:
         return self.roots[number] == number
 
     def strides(self, number: int) -> Strides:
-        """The strides of a tensor, as far as they are known."""
+        """The strides of a tensor: computed or read from its kept activation, else those of a contiguous tensor."""
         if number < 0:
             state = self._log.states[-1 - number].tensor
             return tuple(state.stride()) if state.layout is torch.strided else ()
@@ -224,7 +224,7 @@ class Alive:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTimeline:
-    """Bytes in use over a pass.
+    """How many bytes are in use during a pass.
 
     `live` has one number for each of `history.operations`: the bytes in use when that operation has just finished, including
     its arguments. `peak` is the maximum over all operations, orphans included; `at_peak` lists the memory in use then, largest

@@ -1,8 +1,8 @@
-"""Where NaN and infinity begin in a pass, forward and backward, and why.
+"""Finds where NaN and infinity begin in a pass, forward and backward, and says why.
 
-A value *begins* to be NaN at an operation whose result holds NaN while none of its arguments does; likewise for infinity. Which
-beginnings are faults is decided by what they lead to: NaN in an output, or in a gradient, is an error; infinity that a softmax
-or a mask removes is none. `why` explains a beginning from the function and the values of its arguments.
+A value *begins* to be NaN at an operation whose result holds NaN while none of its arguments does; likewise for infinity. What
+a beginning leads to decides whether it is a fault: NaN in an output, or in a gradient, is an error; infinity that a softmax
+or a mask removes is not a fault. `why` explains a beginning from the function and the values of its arguments.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def _arguments(checkup: Checkup, number: int) -> list[Any]:
 
 
 def _numbers(value: Any) -> Tensor | None:
-    """A tensor or number as flat real numbers."""
+    """A tensor or number as a flat tensor of real numbers."""
     if isinstance(value, Tensor):
         readable = dense(value)
         return real(readable).reshape(-1) if readable is not None else None

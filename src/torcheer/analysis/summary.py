@@ -36,7 +36,7 @@ class _Kind:
 
 
 def count_of(value: int) -> str:
-    """A number with three digits and a unit: `1.23 G`."""
+    """A count as text, with three digits and a unit: `1.23 G`."""
     size = float(value)
     if size < 1000:
         return str(value)

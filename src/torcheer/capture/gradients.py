@@ -172,7 +172,7 @@ class Following:
 
     @property
     def left(self) -> int:
-        """How many more nodes may be hooked.
+        """The number of nodes that may still be hooked.
 
         Reads a reference count: a counter decremented in `__del__` could swallow an interrupt.
         """
@@ -273,7 +273,7 @@ class GradientWatcher:
         return tensor.is_leaf or (watched is not None and watched.is_given)
 
     def meet(self, numbers: Iterable[int], tensors: Iterable[Tensor]) -> None:
-        """Arguments are about to be used: hook nodes that an unwatched custom autograd function gave them."""
+        """Called before arguments are used: hook nodes that an unwatched custom autograd function gave them."""
         for number, tensor in zip(numbers, tensors, strict=True):
             if not tensor.requires_grad or number < 0:
                 continue

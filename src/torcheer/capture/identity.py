@@ -83,7 +83,7 @@ class OutsideTensors:
                     states.before[number] = before
 
     def keep_passing_states(self) -> None:
-        """Copy parameters that exist only during the pass (FSDP), and everything kept in their memory."""
+        """Copy parameters that exist only during the pass (FSDP), and all kept tensors in their memory."""
         for state in list(self._log.states.tensors):
             for storage in storages_of(state) if id(state) not in self._registered else ():
                 self._keeper.before_write(storage)

@@ -374,7 +374,7 @@ class CallWriter:
                     recorder.gradients.note(number, tensor)
 
     def _note_details(self, number: int, call: int, path: tuple[Any, ...], details: Details | None) -> None:
-        """Note rare facts about one result of a call; `details` are those that all results share."""
+        """Note rare facts about one result of a call; `details` are the facts that all its results share."""
         if not path:
             if details is not None:
                 self._log.details[number] = details
@@ -384,7 +384,7 @@ class CallWriter:
             self._log.details[number] = dataclasses.replace(details, call=call, output_path=path)
 
     def leave_plain_path(self) -> None:
-        """From now on, no operation takes the hot path."""
+        """Called when a call is not ordinary any more: from now on, no operation takes the hot path."""
         if self.is_plain:
             self.is_plain = False
             self._when_not_plain()
@@ -458,7 +458,7 @@ class Interceptor(TorchFunctionMode):
         self.is_over_recording = False
         self._collectives: CollectiveWatch | None = None  # None if `torch.distributed` is not in use
         self._draws = self.draws = DrawWatch(self.log)
-        # local names for the hot path
+        # local copies of names that the hot path uses
         self._table = recorder.table
         self._stack = recorder.stack
         self._rows, self._values, self._versions = self.log.rows, self.log.values, self.log.versions
@@ -487,7 +487,7 @@ class Interceptor(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Watch one call.
+        """Called by torch for each function call: watch one call.
 
         This is the hot path: an ordinary operation (returns one plain tensor; everything is kept) is read, run and written
         right here. Any other call goes to a method of its own.
@@ -653,7 +653,7 @@ class Interceptor(TorchFunctionMode):
                 self.recorder.memory.lend(tensor, function.name, self.sites.at(frame))
 
     def _lend_foreign(self, tensors: list[Tensor], function: TorchFunction, frame: FrameType | None) -> None:
-        """Called for new tensors: lend those that lie in memory torch did not allocate."""
+        """Called for new tensors: lend tensors that lie in memory torch did not allocate."""
         with DisableTorchFunction():
             self._lend([tensor for tensor in tensors if self.recorder.memory.meet(tensor)], function, frame)
 

@@ -59,7 +59,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What one recording keeps."""
+    """Says which tensors one recording keeps, and in which form."""
 
     selection: Selection | None = None  # which operations; None: all
     take: Take | None = None  # what is kept of a tensor; None: the tensor itself, by reference, copied before it is overwritten
@@ -100,7 +100,7 @@ def _applied(postfunc: Callable[[Tensor], Any], tensor: Tensor, record: Operatio
 
 
 def _without_sharing(result: Any, value: Tensor) -> Any:
-    """The result of a postfunc, with copies of those tensors in it that share memory with the activation."""
+    """The result of a postfunc. Tensors in it that share memory with the activation are replaced by copies."""
     memory = storage_of(value)
     if not any(storage_of(tensor) == memory for tensor in tensors_in(result)):
         return result
@@ -308,7 +308,7 @@ class Keeper:
         return [holder for holder, value, known in kept if known >= 0 and version_of(value) == known]
 
     def count_again(self, intact: list[Holder]) -> None:
-        """Update the version counts of tensors that nobody wrote to: torch now counts other writes to them."""
+        """Update the version counts of tensors that no unwatched code wrote to, after torch has counted other writes."""
         for holder in intact:
             value, _ = self._held_by(holder)
             self._hold(holder, value, version_of(value))

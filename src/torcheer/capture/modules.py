@@ -332,7 +332,7 @@ class ModuleWatcher:
 
 
 def _outside_transforms(registered: dict[str, Any]) -> dict[str, Any]:
-    """The parameters or buffers without those wrapped by `torch.func`: `functional_call` puts them there for one call."""
+    """The parameters or buffers that `torch.func` does not wrap: `functional_call` puts wrapped tensors there for one call."""
     return {name: tensor for name, tensor in registered.items() if tensor is None or not is_functorch_wrapped(tensor)}
 
 

@@ -427,7 +427,7 @@ class Recorder:
     # Memory ---------------------------------------------------------------------------------------------------------
 
     def also(self, tensors: Iterable[Tensor]) -> tuple[tuple[int, ...], list[int]]:
-        """Writes that reached these tensors through other views since they were recorded, and the slots of those tensors."""
+        """Writes that reached these tensors through other views since they were recorded, and the slots of these tensors."""
         last_write = self.table.last_write
         found: dict[int, None] = {}
         slots: list[int] = []
@@ -512,7 +512,7 @@ class Recorder:
         self.suspects.clear()
 
     def close(self) -> None:
-        """Release everything but the log."""
+        """Release all data except the log."""
         mark_unseen_backward(self.log)
         self.log.states.mark()
         if self.log.backward is not None:

@@ -330,7 +330,7 @@ def _release_gradients(run: LoggedRun) -> None:
 
 
 def _hold_arguments(log: Log, number: int, kept: set[int]) -> None:
-    """Let an operation hold those of its arguments whose operations are about to be released."""
+    """Let an operation hold arguments whose operations are about to be released."""
     record = log.operations[number]
     if not record.is_saved:
         return

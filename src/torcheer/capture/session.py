@@ -227,7 +227,7 @@ class Session(Managed["Session"]):
 
 
 class _Watching(Managed[None]):
-    """A block that records everything this thread runs."""
+    """A block that records every operation this thread runs."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

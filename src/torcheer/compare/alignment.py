@@ -22,7 +22,7 @@ class Alignment(Matching[Side]):
     ignored: dict[int, Tensor] = field(default_factory=dict)  # number in `b` -> mask of the elements that were never written
 
     def pair(self, b: int) -> tuple[Operation, Operation]:
-        """The operation of `a` that matches an operation of `b`, and the latter."""
+        """The operation of `a` that matches operation `b`, and operation `b` itself."""
         return self.a.operation(self.of_b[b]), self.b.operation(b)
 
     def value_of_a(self, b: int) -> Tensor | None:

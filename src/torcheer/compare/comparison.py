@@ -69,7 +69,7 @@ _MOST = 30  # at most this many rows are shown in a notebook
 
 @dataclass(frozen=True, slots=True)
 class Unmatched:
-    """The operations without a match."""
+    """The operations without a match, in each history."""
 
     a: tuple[Operation, ...]
     b: tuple[Operation, ...]
@@ -83,7 +83,7 @@ class Unmatched:
 
 
 class Parts(NamedTuple):
-    """The verdict in three sentences."""
+    """The verdict in three sentences: outputs, structure, operations."""
 
     outputs: str
     structure: str
@@ -122,7 +122,7 @@ class Comparison(Shown):
 
     @property
     def outputs(self) -> list[ComparedOperation]:
-        """The outputs of both histories."""
+        """The matched outputs of both histories, with their errors."""
         return [row for row in self.rows if row.a.is_output_layer]
 
     @property
@@ -159,7 +159,7 @@ class Comparison(Shown):
 
     @property
     def _beyond(self) -> ComparedOutput | None:
-        """The output that is furthest above its tolerance."""
+        """The output whose error is furthest above its tolerance; None if no output is above."""
         beyond = [one for one in self.compared_outputs if one.is_beyond]
         return max(beyond, key=lambda one: one.error.relative if one.error is not None else 0.0, default=None)
 

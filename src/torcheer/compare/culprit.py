@@ -1,4 +1,4 @@
-"""`Culprit`: the first operation with an own error, and what is different about it; and module calls of one history only."""
+"""`Culprit`: the first operation with an own error, with what differs there; and module calls that only one history has."""
 
 from __future__ import annotations
 
@@ -153,12 +153,12 @@ class Culprit:
 
     @property
     def argument_words(self) -> list[str]:
-        """The differing arguments, as text."""
+        """Texts for the differing arguments."""
         return [f"{name} is {short(one)} in a and {short(other)} in b" for name, one, other in self.arguments]
 
     @property
     def reason(self) -> str:
-        """What is different about the culprit, as text."""
+        """A text that says what differs at the culprit."""
         if self.is_explained_by_parameters:
             return f"its parameters differ ({few(self.parameters, 3, '; ')})"
         if self.a is not None and self.b is not None and self.a.layer_type == self.b.layer_type:

@@ -1,4 +1,4 @@
-"""Finds what is different about operations with own errors: arguments, parameters, or operations before them."""
+"""Finds the cause of own errors: differing arguments, parameters, or operations before."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _IMPLIED = (torch.dtype, torch.device, torch.memory_format)
 
 
 class CulpritSearch:
-    """Finds what is different about operations with own errors."""
+    """Finds the cause of the own errors of operations: arguments, parameters, or operations before them."""
 
     def __init__(self, alignment: Alignment, synced: set[int], differing: dict[int, ParameterDifference]) -> None:
         self._alignment = alignment
@@ -46,7 +46,7 @@ class CulpritSearch:
         self._differing = differing  # number of a parameter or buffer in the log of `b` -> its difference
 
     def culprit(self, number: int, run: RerunOfB, reference: dict[int, Tensor]) -> Culprit:
-        """What is different about an operation of `b` with an own error."""
+        """The cause of the own error of an operation of `b`."""
         a, b = self._alignment.a, self._alignment.b
         partner, pair = self._alignment.of_b[number], self._alignment.pair(number)
         own, allowed = run.own.get(number), run.tolerances.get(number, 0.0)
@@ -125,7 +125,7 @@ class CulpritSearch:
         own: Difference | None,
         inputs: tuple[tuple[Operation, Operation], ...] = (),
     ) -> Culprit:
-        """The culprit if one history runs operations that the other does not run, or runs others instead."""
+        """The culprit if only one history runs certain operations, or if both run different operations there."""
         # whole module calls that only one history runs, if the other runs nothing instead
         lone = self._lone_calls.around(missing or extra, of_a=bool(missing)) if bool(missing) != bool(extra) else None
         if lone is not None:
@@ -242,7 +242,7 @@ class CulpritSearch:
         return unsynced(self._alignment.a, partner, self._synced_in_a), unsynced(self._alignment.b, number, self._synced)
 
     def _inputs(self, partner: int, number: int) -> tuple[tuple[Operation, Operation], ...]:
-        """The parents of the pair that do not correspond."""
+        """Pairs of parents of the two operations that do not correspond."""
         a, b = self._alignment.a, self._alignment.b
         ours = [_origin(a, one, self._alignment.of_a) for one in a.log.operations[partner].parents]
         theirs = [_origin(b, one, self._alignment.of_b) for one in b.log.operations[number].parents]
@@ -336,7 +336,7 @@ def _only_pass_on(side: Side, operations: tuple[Operation, ...]) -> bool:
 
 
 def _changing(side: Side, operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """The operations, without those that only pass a tensor on."""
+    """The operations, without operations that only pass a tensor on."""
     return tuple(one for one in operations if not _passes_on(side, one._number))
 
 

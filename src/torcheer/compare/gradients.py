@@ -382,7 +382,7 @@ class Gradients:
         return None
 
     def _rank(self, number: int) -> int:
-        """How late the users of an operation or parameter ran: their largest number."""
+        """A number that orders operations and parameters by their users: the largest number of a user."""
         return max(self._users(number), default=number)
 
     def _named(self, number: int) -> GradientCulprit:

@@ -72,7 +72,7 @@ def most_by_rounding(eps: float, times: int) -> tuple[float, float]:
 
 
 def spread(one: Tensor, other: Tensor) -> float:
-    """The root mean square of a difference, relative to that of the first tensor. Values that are not finite do not count."""
+    """The root mean square of a difference, divided by that of the first tensor. Ignores values that are not finite."""
     a, b = _finite_pairs(one, other)
     size = float(a.square().mean()) if a.numel() else 0.0
     apart = float((a - b).square().mean()) if a.numel() else 0.0
@@ -80,7 +80,7 @@ def spread(one: Tensor, other: Tensor) -> float:
 
 
 def steps_apart(one: Tensor, other: Tensor, dtype: torch.dtype) -> float:
-    """How many steps of a dtype of few bits two values differ by at most; each step is relative to the value itself."""
+    """The largest difference of two tensors in rounding steps of a dtype of few bits; a step is relative to the value."""
     a, b = _finite_pairs(one, other)
     if a.numel() == 0:
         return 0.0
@@ -97,7 +97,7 @@ def _finite_pairs(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def lower(one: torch.dtype, other: torch.dtype) -> torch.dtype:
-    """The less precise of two dtypes."""
+    """Of two dtypes, the less precise dtype."""
     if not _is_inexact(one) or not _is_inexact(other):
         return one
     return one if torch.finfo(one).eps >= torch.finfo(other).eps else other

@@ -113,7 +113,7 @@ def compare_models(
     loss: Callable[[Any], Tensor] | None = None,
     random_seed: int = 0,
 ) -> Comparison:
-    """Run two models on one input and compare them, operation by operation.
+    """Run two models on one input and compare their operations one by one.
 
     >>> import torch, torcheer
     >>> a, b = torch.nn.LayerNorm(4), torch.nn.LayerNorm(4, eps=1e-3)

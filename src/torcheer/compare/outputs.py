@@ -55,7 +55,7 @@ class ComparedOperation:
 
     @property
     def label(self) -> str:
-        """The label in a."""
+        """The label of the operation in `a`."""
         return self.a.label
 
     def as_row(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class ErrorTable(ShownTable):
 
 
 def times(amplification: float) -> str:
-    """The growth of an error, as text."""
+    """The growth of an error as text: `12×`."""
     return (
         f"{amplification:.2g}×"
         if amplification < 10
@@ -157,7 +157,7 @@ class FewBits:
 
 @dataclass(frozen=True, slots=True)
 class ComparedOutput:
-    """A matched output, and its error."""
+    """A matched output of both models, and its error."""
 
     row: ComparedOperation
     error: Difference | None  # None if unknown
@@ -188,7 +188,7 @@ class ComparedOutput:
         return self.few_bits is not None and self.few_bits.is_beyond
 
     def above(self) -> str:
-        """The text for the error that is above the tolerance."""
+        """A text that says above which limit the output's error is."""
         if self.few_bits is not None and self.error is not None and self.error.relative <= self.tolerance:
             return f"which rounding to {self.few_bits.dtype} does not explain"
         return f"above the tolerance of {self.tolerance:.1e}"
@@ -199,7 +199,7 @@ class ComparedOutput:
         return self.row.error is None and self.error is not None
 
     def apart(self, name: str) -> str:
-        """The output's error, as text."""
+        """A text that says how far the outputs of the two models are apart."""
         error = self.error
         if error is None or error.is_none:
             ours, theirs = self.row.a.tensor_dtype, self.row.b.tensor_dtype

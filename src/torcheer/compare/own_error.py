@@ -113,7 +113,7 @@ class Observer(ABC):
 
     @abstractmethod
     def instead(self, number: int) -> Tensor | None:
-        """The value to continue with after an operation that cannot be run again."""
+        """The value to continue with after an operation that cannot be run again; None if there is no such value."""
 
     @abstractmethod
     def after(self, number: int, value: Any) -> Any:
@@ -127,7 +127,7 @@ class Observer(ABC):
         self._arguments = args, kwargs
 
     def before_given(self, record: OperationRecord, written: list[Tensor]) -> None:  # noqa: B027 - the replay calls it
-        """Does nothing."""
+        """The replay calls this for every observer; this observer does nothing."""
 
     def _replaced(self, number: int, value: Tensor, target: Tensor) -> Tensor:
         """Replaces `value` by `target`, written into the same memory unless others share that memory and the call does not
@@ -372,7 +372,7 @@ def errors_that_matter(
 def _failed_that_differ(alignment: Alignment, run: RerunOfB, known: set[int], tolerance: float | None) -> set[int]:
     """The operations that could not be run again and whose logged values differ, not because of a known error."""
     found: set[int] = set()
-    after = set(known)  # and all operations after them
+    after = set(known)  # and all operations that depend on them
     for number in sorted(run.failed) if not known else range(len(alignment.b.log.rows)):
         if not after.isdisjoint(alignment.b.log.operations[number].dependencies):
             after.add(number)

@@ -148,7 +148,7 @@ def _compared(
 
 
 def _looks(one: Tensor, other: Tensor, allowed: float) -> str:
-    """Says whether one tensor is the other transposed, or with permuted rows or columns."""
+    """Says if one tensor is the other transposed, or with permuted rows or columns; empty if neither."""
     if not is_measurable(one) or not is_measurable(other) or not one.is_floating_point():
         return ""
     if one.dim() == other.dim() == 2 and one.shape == other.T.shape and is_close(one, other.T, allowed):
@@ -186,7 +186,7 @@ def _exchanged(
 
 
 def _order(rows: Tensor) -> Tensor:
-    """The order of rows by a random projection."""
+    """The order that sorts rows by their product with a random direction."""
     flat = rows.reshape(len(rows), -1).double()
     direction = torch.rand(flat.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return (flat @ direction.to(flat.device)).argsort()

@@ -25,7 +25,7 @@ from .measures import absolute_values, is_measurable
 
 
 class Side(matching.Side):
-    """One history: its steps, values and wiring. `rename` translates its addresses to those of the other history."""
+    """One history: its steps, values and wiring. `rename` translates its addresses to addresses of the other history."""
 
     def __init__(self, history: ModelHistory, rename: Callable[[str], str] = str) -> None:
         self.history = history

@@ -48,7 +48,7 @@ _LATER = "extract() divides the data among processes itself, so leave the sample
 
 
 class Part(NamedTuple):
-    """A batch to run, with its block and its samples."""
+    """A batch that is to be run, with its block and its samples."""
 
     block: int
     number: int  # the number of the batch
@@ -269,7 +269,7 @@ def _check_order(loader: DataLoader[Any], batches: Sequence[Any], *, has_ids: bo
 
 
 def _digest(batches: Sequence[Any]) -> str:
-    """A digest of which samples come in which order."""
+    """A digest of the order of samples in batches."""
     found = blake2b(digest_size=12)
     for batch in batches:
         found.update(repr(batch if isinstance(batch, (range, int)) else list(batch)).encode())
@@ -284,7 +284,7 @@ def _wrong_order(sampler: Any, why: str) -> str:
 
 
 class _Chosen(Sampler[Any]):
-    """Some of the batches, as lists of indices."""
+    """A sampler that gives only some of the batches, as lists of indices."""
 
     def __init__(self, batches: Sequence[Any], numbers: Sequence[int]) -> None:
         self._batches, self._numbers = batches, numbers
@@ -387,7 +387,7 @@ class Ids:
         self._are_texts: bool | None = None  # decided by the first batch
 
     def describe(self) -> Any:
-        """A JSON description."""
+        """A JSON description of the argument `ids`."""
         if self._sequence is not None:
             listed = self._sequence.tolist() if hasattr(self._sequence, "tolist") else list(self._sequence)
             return value_digest(listed)
@@ -490,7 +490,7 @@ def _plain(value: Any) -> Any:
 
 
 def texts_as_tensor(texts: list[str]) -> Tensor:
-    """Texts as bytes."""
+    """Texts as one tensor of bytes."""
     return torch.frombuffer(bytearray(json.dumps(texts).encode()), dtype=torch.uint8)
 
 

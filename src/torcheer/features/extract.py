@@ -60,7 +60,7 @@ class ExtractionProgress:
 
     @property
     def rate(self) -> float:
-        """Samples per second."""
+        """The number of samples per second."""
         return self.samples / self.seconds if self.seconds else 0.0
 
     @property
@@ -234,7 +234,7 @@ def extract(
 
 
 class _Extraction:
-    """One process's part of an extraction."""
+    """The part of an extraction that one process does."""
 
     def __init__(
         self,

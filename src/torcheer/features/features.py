@@ -341,7 +341,7 @@ class LayerFeatures(Dataset[Tensor]):
             )
 
     def full_shape(self) -> tuple[int, ...]:
-        """The shape of all samples together, padded if they differ."""
+        """The shape of all samples together, with padding if samples differ in shape."""
         self.check_even()
         largest = [max(sizes) for sizes in zip(*self._column.shapes, strict=True)]
         return (len(self), *largest)
@@ -397,13 +397,13 @@ class Features(Mapping[str, Any]):
         self._blocks = BlockIndex(self._storage, self.layers)
 
     def refresh(self) -> Features:
-        """Look for blocks written since."""
+        """Look for blocks that were written since the last look."""
         self._blocks.refresh()
         return self
 
     @property
     def location(self) -> str:
-        """The folder."""
+        """The folder of the features, as text."""
         return self._storage.location
 
     def version(self) -> str:
@@ -579,7 +579,7 @@ class Features(Mapping[str, Any]):
     # Reducers -------------------------------------------------------------------------------------------------------
 
     def _reducers(self) -> dict[str, list[Reducer]]:
-        """The reducers of each layer."""
+        """Maps each layer to its reducers."""
         try:
             given = self.plan.settings["keep"]["reducers"]
             return {layer: [reducer_from(one) for one in some] for layer, some in given.items()}
@@ -743,7 +743,7 @@ def sample_names(index: BlockIndex) -> SampleNames:
 
 
 def _sample_numbers(index: BlockIndex) -> Tensor:
-    """The number of each sample in the data."""
+    """The number that each sample has in the data."""
     if index.has(SAMPLES):
         return _values(index, SAMPLES)  # type: ignore[no-any-return]  # a column of numbers
     found = [torch.arange(block.first, block.first + block.samples, device="cpu") for block in index.blocks]

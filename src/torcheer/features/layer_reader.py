@@ -204,7 +204,7 @@ _ACTS = "Dropout BatchNorm InstanceNorm RReLU StochasticDepth DropPath Attention
 
 
 def training_modules(model: Module) -> list[str]:
-    """The addresses of the modules in training mode."""
+    """The addresses of the modules that are in training mode."""
     return [
         address for address, module in model.named_modules() if getattr(module, "training", False)
     ]  # a frozen TorchScript module has no mode
@@ -478,7 +478,7 @@ def _owned(tensor: Tensor, counts: dict[int, int]) -> Tensor:
 
 
 def _rows(tensor: Tensor, name: str, samples: int, mask: Tensor | None) -> Tensor:
-    """One row for each position that is not padding."""
+    """The rows of a value with `flatten="tokens"`: one for each position that is not padding."""
     if tensor.dim() < 2 or tensor.shape[0] != samples or (mask is not None and tensor.shape[:2] != mask.shape):
         expected = f"({', '.join(map(str, mask.shape))}, …)" if mask is not None else f"({samples}, positions, …)"
         raise InvalidArgument(
@@ -528,7 +528,7 @@ def _times(spot: Spot, key: Any, count: int, number: int) -> str:
 
 
 def _keys(layers: Any) -> list[tuple[str | None, Any]]:
-    """The given keys, each with its given name or None."""
+    """Pairs of the name that the user gave (or None) and the key."""
     found: list[tuple[str | None, Any]]
     if isinstance(layers, Mapping):
         found = [(str(name), key) for name, key in layers.items()]

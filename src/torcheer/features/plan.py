@@ -69,7 +69,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Kept:
-    """The part of a plan's settings about `keep=`."""
+    """The settings of a plan that concern `keep=`."""
 
     stored: list[str]
     reducers: dict[str, list[Any]]
@@ -77,7 +77,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class End:
-    """The total number of blocks and samples."""
+    """The total number of blocks and samples of an extraction."""
 
     blocks: int
     samples: int

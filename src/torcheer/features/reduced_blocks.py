@@ -91,7 +91,7 @@ class ReducedBlocks:
         self._written_of = json.dumps(described, separators=(",", ":"), sort_keys=True)
 
     def begin(self) -> States:
-        """The initial states of a block."""
+        """The states of all reducers at the begin of a block."""
         return {layer: [one.begin() for one in some] for layer, some in self._reducers.items()}
 
     def update(self, states: States, layer: str, values: Tensor, sample_numbers: Tensor) -> None:
@@ -154,7 +154,7 @@ class ReducedBlocks:
     # Reading --------------------------------------------------------------------------------------------------------
 
     def nodes(self) -> set[Node]:
-        """The existing nodes.
+        """The nodes that exist as files.
 
         A listing may miss files written meanwhile, so it is repeated until two listings are equal.
         """

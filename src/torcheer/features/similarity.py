@@ -568,7 +568,7 @@ def _side(features: Any, which: str) -> Side:
 
 
 def _chosen(sides: list[Side], layers: Any) -> list[list[str]]:
-    """The names of the layers of each model."""
+    """For each model, the names of its layers to compare."""
     if layers is None:
         return [list(side.layers) for side in sides]
     if isinstance(layers, Mapping):

@@ -73,7 +73,7 @@ class Rows:
 
     @property
     def width(self) -> int:
-        """The length of a row."""
+        """The number of values in a row."""
         return math.prod(self._shape[1:]) * (2 if self.is_complex else 1)
 
     @property
@@ -82,7 +82,7 @@ class Rows:
         return dtype.is_complex if isinstance(dtype, torch.dtype) else np.dtype(dtype).kind == "c"
 
     def of(self, samples: np.ndarray[Any, Any]) -> Rows:
-        """Some of the rows, by index."""
+        """The rows with these indices, as `Rows`."""
         chosen = samples if self._samples is None else self._samples[samples]
         return Rows(self.name, self._values, chosen)
 
@@ -132,7 +132,7 @@ class Rows:
 
 
 class CentredRows:
-    """Rows without their mean, times a scale."""
+    """Rows from which the mean is subtracted, times a scale."""
 
     def __init__(self, rows: Rows, scale: float = 1.0) -> None:
         self.rows, self.scale = rows, scale

@@ -235,7 +235,7 @@ _AT_FIRST = 1 << 16  # number of bytes of a file that are read to find its heade
 
 
 class RemoteStorage(Storage):
-    """The files in a folder that `fsspec` opens."""
+    """A folder that `fsspec` opens, with its files."""
 
     def __init__(self, url: str) -> None:
         self.location = url.rstrip("/")

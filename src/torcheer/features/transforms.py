@@ -159,7 +159,7 @@ class Keeping:
     reducers: dict[str, list[Reducer]]
 
     def describe(self) -> dict[str, Any]:
-        """A JSON description."""
+        """A JSON description of the argument `keep`."""
         return {
             "stored": self.stored,
             "reducers": {name: [one.describe() for one in some] for name, some in self.reducers.items()},

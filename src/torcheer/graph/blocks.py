@@ -152,7 +152,7 @@ MANY = 24  # a run of blocks without a module of several operations needs at lea
 
 @dataclass(frozen=True, slots=True)
 class BlockRun:
-    """Equal blocks, in order."""
+    """A run of equal blocks, in order."""
 
     blocks: list[Block]
     is_parallel: bool  # no block uses results of another block

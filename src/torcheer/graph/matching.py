@@ -271,7 +271,7 @@ def _align_piece(found: Matching[Any], ours: list[Step], theirs: list[Step]) -> 
 def _in_common(ours: list[Step], theirs: list[Step]) -> list[tuple[int, int, float]]:
     """The longest common sequence of functions and shapes, if few steps are left out (the algorithm of Myers)."""
     a, b = [step.token for step in ours], [step.token for step in theirs]
-    reached, before = {1: 0}, []  # by how many steps more of `a` than of `b` are passed: the furthest step of `a`
+    reached, before = {1: 0}, []  # number of steps by which `a` is ahead of `b` -> the furthest step of `a`
     for count in range(_LEFT_OUT):
         before.append(reached.copy())
         for ahead in range(-count, count + 1, 2):
@@ -285,7 +285,7 @@ def _in_common(ours: list[Step], theirs: list[Step]) -> list[tuple[int, int, flo
 
 
 def _entered(reached: dict[int, int], ahead: int, count: int) -> tuple[int, int]:
-    """Where a way enters after one more left-out step, and how far `a` was ahead before that step."""
+    """Where a path begins again after leaving out one more step, and how far `a` was ahead before."""
     if ahead == -count or (ahead != count and reached[ahead - 1] < reached[ahead + 1]):
         return reached[ahead + 1], ahead + 1
     return reached[ahead - 1] + 1, ahead - 1
@@ -368,7 +368,7 @@ def _match_what_is_left(found: Matching[Any]) -> None:
 
 
 def _match_crossed(found: Matching[Any]) -> None:
-    """Match differing operations again that were matched by order alone: they may run in another order.
+    """Match differing operations again if only their order matched them: they may run in another order.
 
         a  q, k, v = qkv(x).chunk(3); q, k, v = heads(q), heads(k), heads(v)
         b  v, k, q = heads(v(x)), heads(k(x)), heads(q(x))       the first `heads` of b are the last of a

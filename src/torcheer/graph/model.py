@@ -287,20 +287,18 @@ class Node:
     passes: tuple[int, ...] = (1,)  # the passes of the layer that this node stands for
     num_passes: int = 1  # how many times the layer ran, or the module was called
     repeats: int = 1  # how many equal blocks were folded into this node's block
-    sharing: Sharing = ""  # whether the folded blocks have the same parameters
+    sharing: Sharing = ""  # says if the folded blocks have the same parameters
     operations: tuple[int, ...] = _merged(united, ())  # the numbers of the operations that this node stands for
     parts: tuple[str, ...] = ()  # for a chain of elementwise operations: their types, in order
     modules: tuple[str, ...] = ()  # the keys of the boxes around the node, outermost first
     exits: tuple[str, ...] = _merged(_in_order, ())  # the module calls that returned the node's tensor, innermost first
     bottom_level_module: str | None = _merged(_agreed, None)
-    shape: tuple[int, ...] | None = _merged(
-        _agreed, None
-    )  # None if the operations have different shapes; also for dtype and device
+    shape: tuple[int, ...] | None = _merged(_agreed, None)  # shape, dtype and device are None if the operations differ in them
     dtype: str | None = _merged(_agreed, None)
     device: str | None = _merged(_agreed, None)
     bytes: int = _merged(sum, 0)
     seconds: float | None = 0.0  # None for code that cannot be watched
-    input_shapes: tuple[Shape, ...] = ()  # only for modules and the operation that raised
+    input_shapes: tuple[Shape, ...] = ()  # set only for modules and for the operation that raised
     output_shapes: tuple[Shape, ...] = ()
     params: tuple[Param, ...] = _merged(_in_order, ())
     buffers: tuple[BufferUse, ...] = _merged(_united_buffers, ())
@@ -318,7 +316,7 @@ class Node:
     name: str = ""  # name of an input or output: `input_ids`, `logits`
     place: SourcePlace | None = field(default=None, compare=False)
     arguments: Arguments | None = field(default=None, compare=False)
-    # facts about the torch function
+    # the facts about the torch function
     facts: TorchFunction | None = field(default=None, compare=False, repr=False, metadata={"merge": _agreed})
     # for a collapsed module: a function that computes the form of its block (see `Block.form`)
     structure: Callable[[], object] | None = field(default=None, compare=False, repr=False)
@@ -399,7 +397,7 @@ class ModuleBox:
     is_parallel: bool = False  # True if the repeats do not feed one another
     folded: tuple[str, ...] = ()  # the keys of the boxes that were folded into it
     training: bool = False
-    seconds: float = 0.0  # from entry to exit, on the clock
+    seconds: float = 0.0  # seconds from entry to exit, on the clock
     inputs: tuple[int, ...] = ()  # numbers of the operations that are inputs
     outputs: tuple[int, ...] = ()
     input_shapes: tuple[Shape, ...] = ()

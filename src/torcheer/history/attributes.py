@@ -76,5 +76,5 @@ def _unknown_attribute(holder: object, name: str) -> Any:
     if other in known and other not in near:
         near.insert(0, other)
     hint = f" Did you mean {' or '.join(near)}?" if near and not name.startswith("_") else ""
-    # with obj=holder, Python would add a suggestion of its own
+    # with obj=holder, Python would add its own suggestion
     raise AttributeError(f"{article} {kind} has no attribute {name!r}.{hint}", name=name, obj=None)

@@ -127,7 +127,7 @@ class BackwardPass:
 
     @property
     def operations(self) -> list[BackwardOperation]:
-        """Every node that ran, in order."""
+        """Every autograd node that ran, in order."""
         return [BackwardOperation(self._index, record) for record in self._record.nodes]
 
     @property
@@ -195,7 +195,7 @@ class BackwardPass:
 
     @property
     def time_elapsed(self) -> float:
-        """Seconds of all nodes together."""
+        """Seconds that all nodes took together."""
         return sum(record.elapsed for record in self._record.nodes) / 1e9
 
     def __repr__(self) -> str:

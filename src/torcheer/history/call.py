@@ -35,7 +35,7 @@ class Call(OfRecord[ModuleCall], Helpful):
 
     @property
     def class_name(self) -> str:
-        """The module's class."""
+        """The name of the module's class."""
         return self._record.class_name
 
     @property

@@ -1,4 +1,4 @@
-"""`ModelHistory`: the whole history of one run. It looks up, and passes work on to the folders that do it."""
+"""`ModelHistory`: the whole history of one run. It finds layers and modules; the other folders do the rest of the work."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ModelHistory(Helpful):
 
     @classmethod
     def begin(cls, title: str, options: Options) -> ModelHistory:
-        """The history of a run that is about to be recorded."""
+        """Make the history of a run that is about to be recorded."""
         return cls(LoggedRun.begin(title, options))
 
     @property
@@ -290,7 +290,7 @@ class ModelHistory(Helpful):
 
     @property
     def random_seed(self) -> int | None:
-        """The `random_seed` of the pass; None if it had none."""
+        """The `random_seed` that the pass was started with; None without a seed."""
         return self._log.random_seed
 
     @property
@@ -510,7 +510,7 @@ class ModelHistory(Helpful):
 
     @thread_left_as_found
     def attention(self, key: AnyKey) -> Tensor | list[Tensor]:
-        """The attention pattern (batch, heads, queries, keys) of a module or an operation; a list where there are several.
+        """The attention pattern (batch, heads, queries, keys) of a module or an operation; a list if there are several.
 
         >>> import torch, torcheer
         >>> attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)

@@ -60,7 +60,7 @@ class Module(OfRecord[RegisteredModule], Helpful):
 
     @property
     def class_name(self) -> str:
-        """The module's class."""
+        """The name of the module's class."""
         return self._record.class_name
 
     @property

@@ -323,7 +323,7 @@ def describe_layer(layer: Layer) -> str:
 
 
 def describe_values(operation: Operation) -> str:
-    """The statistics of a kept tensor, and its histogram; empty where there are none."""
+    """The statistics of a kept tensor, and its histogram; empty if it has no statistics."""
     if not operation.has_saved_activations or operation._index.log.is_lost(operation._number):
         return ""
     value = operation.tensor_contents
@@ -379,7 +379,7 @@ def _totals(modules: Modules) -> list[str]:
 
 
 def _rows(module: Module, branch: str, indent: str, counted: set[str]) -> list[tuple[str, ...]]:
-    """The rows of a module and those inside it. A parameter is counted where it is met first."""
+    """The rows of a module and of the modules inside it. A parameter counts for the first module that has it."""
     own = module.own_params
     new = not_counted(own, counted)
     is_unknown = bool(new) and all(param.is_uninitialized for param in new)

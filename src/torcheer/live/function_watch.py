@@ -198,10 +198,10 @@ class FunctionWatch(TorchFunctionMode):
         self._place_of: dict[int, int] = {}  # number of the whole site -> number of the site within the forward
         self._turns: dict[tuple[int, str], int] = {}  # (site, function) -> how often it was reached in this call of the module
         self._call = 0
-        # for each running call of the module: turns and number of the call around it, and whether it put the mode on
+        # for each running call of the module: turns and number of the call around it, and True if it put the mode on
         self._outer: list[tuple[dict[tuple[int, str], int], int, bool]] = []
         self._open: list[Any] = []  # composites that are running
-        self._aside: list[bool] = []  # for each running inner module: whether the mode was on when it was called
+        self._aside: list[bool] = []  # for each running inner module: True if the mode was on when it was called
 
     def add(self, spot: Spot) -> None:
         """Watch one more place."""
@@ -338,7 +338,7 @@ class FunctionWatch(TorchFunctionMode):
 
 
 class _Over(dict[Any, int]):
-    """Handles calls after the block: all are ignored."""
+    """A table of functions for the time after the block: all calls are ignored."""
 
     def __missing__(self, func: Any) -> int:
         return _PASS
@@ -379,7 +379,7 @@ class _Call:
         return found if isinstance(found, Tensor) else None
 
     def now(self, tensor: Tensor) -> Tensor:
-        """The current value of a result for the program, with the changes so far."""
+        """The current value of a result, including the changes so far."""
         return self._new[id(tensor)][1] if id(tensor) in self._new else tensor
 
     def given_to_change(self, tensor: Tensor) -> Tensor:

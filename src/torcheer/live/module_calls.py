@@ -374,7 +374,7 @@ class _Watcher(Managed[ModuleCalls]):
             container.clear()
 
     def _settle(self) -> None:
-        """Compute what is known only at the end: backward passes of modules with inner calls, and times of the device."""
+        """Compute backward passes of modules with inner calls, and times of the device, which are known only at the end."""
         if self._cuda:
             torch.cuda.synchronize()
         params: dict[str, list[Param]] = {}
@@ -560,7 +560,7 @@ class _Watcher(Managed[ModuleCalls]):
             events[1].record()
 
     def _turn(self) -> int:
-        """The number of the running backward pass among those of this run, from 1."""
+        """The number of the running backward pass among the backward passes of this run, from 1."""
         return self._turns.setdefault(current_graph_task(), len(self._turns) + 1)
 
     def _passed(self, one: ModulePass) -> ModuleBackward:

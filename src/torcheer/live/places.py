@@ -46,7 +46,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value occurs in a run of a model.
+    """A place in a run of a model at which a value occurs.
 
     `part` is the number of the tensor among those that a module returned or received, from 0; None means all of them.
     """
@@ -271,7 +271,7 @@ class ModelPlaces:
         return found
 
     def knows(self, keys: list[Any]) -> bool:
-        """True if all of these keys can be resolved without a history."""
+        """True if all of `keys` can be resolved without a history."""
         try:
             for key in keys:
                 self.places(key)
@@ -289,7 +289,7 @@ def _place(way: Reading) -> Place:
 
 
 class Act(ABC):
-    """An action for the values at places: reads or changes them."""
+    """What is done with the values at places: a subclass reads or changes them."""
 
     changes = False  # True if the model continues with another value
 
@@ -309,7 +309,7 @@ class Act(ABC):
 
 @dataclass(eq=False, slots=True)
 class Spot:
-    """A place that is watched, what is done there, and how often it was reached."""
+    """A place that is watched, the act for its values, and how often it was reached."""
 
     place: Place
     act: Act
@@ -335,7 +335,7 @@ def counting(spots: list[Spot]) -> list[Spot]:
 
 
 class Stopped(PassStopped):
-    """Ends a pass in which every place was reached."""
+    """Ends a pass when every place was reached."""
 
 
 def with_tensors(value: Any, new: dict[int, Tensor]) -> Any:

@@ -190,7 +190,7 @@ class _Until(Selection):
         session.keeper.selection = self
 
     def is_right(self) -> bool:
-        """True if each key means the operation that was assumed, now that everything that ran is numbered."""
+        """True if each key means the operation that was assumed for it, judged by the numbers after the run."""
         meaning = self._run.lookup.meaning
         return all(meaning(key).numbers[:1] == [number] for key, number in self._sure.items())
 

@@ -370,7 +370,7 @@ _FEW = 2  # for inner modules with at most this many operations, the mode stays 
 
 
 class WatchedKeys:
-    """The places that keys mean, watched together."""
+    """Watches the places that several keys mean."""
 
     def __init__(
         self,
@@ -458,7 +458,8 @@ class WatchedModule:
         self._most_calls = logged_calls  # None: any number of calls is fine
         self._spots: list[Spot] = []
         self._inputs: list[Spot] = []
-        self._only: Spot | None = None  # the only output, if it is read and is the first tensor that the module returns
+        # the only spot for outputs, if it reads the first tensor that the module returns
+        self._only: Spot | None = None
         self._changes = False  # True if an output is changed
         self._writes = getattr(module, "inplace", False) is True  # True if the module is known to write into its input
 

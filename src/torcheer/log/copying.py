@@ -14,7 +14,7 @@ from .records import Details, Held, Log, States, was_overwritten
 
 
 def twin_of_log(log: Log) -> Log:
-    """A second log that shares the kept tensors: releasing them in one leaves them in the other."""
+    """A second log that shares the kept tensors. Releasing tensors in one log leaves them in the other."""
     new = copy.copy(log)
     for field in fields(log):
         value = getattr(log, field.name)

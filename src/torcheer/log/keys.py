@@ -57,7 +57,7 @@ _END = re.compile(r"^(?P<kind>input|output)(_?(?P<number>\d{1,9}))?$")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One way to read a text."""
+    """One way to read a text key: a name with optional part, turn and `input:`."""
 
     name: str  # a label, an address or a glob
     part: int | None = None  # which of the tensors that a module returned (or received), from 0; `ALL` for all
@@ -142,7 +142,7 @@ class Addresses:
 
     @classmethod
     def of(cls, registered: Mapping[str, RegisteredModule]) -> Addresses:
-        """The modules of a log."""
+        """The modules of a log, by address."""
         others = {other: address for address, module in registered.items() for other in module.other_addresses}
         return cls({address: module.cls for address, module in registered.items()}, others)
 
@@ -281,7 +281,7 @@ class Names:
         return f"no layer fits {what!r}: this history has {len(self.table)} layers.{hint}{self.hint(what)}"
 
     def hint(self, what: str) -> str:
-        """A space and a sentence that may explain why there is no such layer; else an empty text."""
+        """A sentence, after a space, that may explain why a name is unknown; else an empty text."""
         kind = what.replace("_", "").lower()
         if kind in {known.type for known in self.table.log.functions}:
             return f" {kind!r} is a type of layers: '{kind}_*' means all of them."
@@ -362,7 +362,7 @@ class Key(ABC):
         raise InvalidArgument(f"{self} does not name modules: give an address, an address with *, a module class, or a list.")
 
     def in_model(self, addresses: Addresses) -> list[Reading]:
-        """What the key means in a model without a log: each reading has a first address as its name; empty if nothing fits."""
+        """The readings of the key in a model without a log; the name of a reading is a first address. Empty if nothing fits."""
         raise InvalidArgument(f"{self} means something only in a log of the model: pass one as like=history.")
 
     def add_to(self, candidates: Candidates) -> None:
@@ -720,7 +720,7 @@ def is_torch_function(function: Any) -> bool:
     read = getattr(function, "__self__", None) if isinstance(function, types.MethodWrapperType) else None  # Tensor.T.__get__
     if isinstance(read, property):
         return is_torch_function(read.fget)
-    owner = getattr(function if read is None else read, "__objclass__", None)  # of a method such as Tensor.relu
+    owner = getattr(function if read is None else read, "__objclass__", None)  # the class of a method such as Tensor.relu
     return isinstance(owner, type) and issubclass(torch.Tensor, owner)
 
 
@@ -843,7 +843,7 @@ class Where(Key):
 
 @dataclass(frozen=True, slots=True)
 class Several(Key):
-    """The union of what several keys mean."""
+    """The union of the operations that several keys mean."""
 
     keys: tuple[Key, ...]
 
@@ -874,14 +874,14 @@ _SHOWN = 12  # at most this many layers are listed in an error
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A layer, or one of its operations."""
+    """A layer, or one of its operations, as the result of a lookup."""
 
     layer: LayerEntry
     number: int | None = None  # the operation's number; None for the whole layer
 
 
 class Lookup:
-    """Resolves keys for one state of a history."""
+    """Finds what keys mean in one state of a history."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
@@ -930,7 +930,7 @@ class Lookup:
         raise AmbiguousKey(self._several(key, meaning))
 
     def _all(self, meaning: Meaning) -> list[Found]:
-        """What the operations amount to: a layer if all its passes are meant, else single operations."""
+        """The layers and operations that are meant: a layer if all its passes are meant, else single operations."""
         found: list[Found] = []
         for layer, numbers in self._table.by_layer(meaning.numbers).items():
             is_whole = len(numbers) == len(layer.passes)

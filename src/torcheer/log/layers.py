@@ -135,7 +135,7 @@ class CallCounts:
         self._uncounted = sorted(uncounted)
 
     def inside(self, call: ModuleCall) -> int:
-        """How many calls ran inside `call`."""
+        """The number of torch calls that ran inside `call`."""
         end = call.end if call.end >= 0 else len(self._log.rows)
         left_out = bisect_left(self._uncounted, end) - bisect_left(self._uncounted, call.first)
         return max(0, end - call.first - left_out)
@@ -167,7 +167,7 @@ _OUTSIDE = 0  # the chain of an operation that runs directly in its owner
 
 
 def holders_of_parameters(log: Log) -> set[str]:
-    """The addresses of modules with parameters, their own or those of a submodule. Buffers do not count."""
+    """The addresses of modules that have a parameter, or a submodule with a parameter. Buffers do not count."""
     found: set[str] = set()
     for module in log.registered.values():
         if all(parameter is None for parameter in module.parameters.values()):
@@ -378,7 +378,7 @@ def _carried(log: Log, first: list[int], nearest: list[int], doubtful: Passes) -
     """
     bits = {layer: 1 << place for place, layer in enumerate(doubtful)}
     unknown = (1 << len(bits)) - 1
-    behind = [0] * len(first)  # by operation: the bits of the layers it belongs to or depends on
+    behind = [0] * len(first)  # for each operation: the layers it belongs to or depends on, as bits
     found: dict[int, set[int]] = {}
     rounds: Counter[int] = Counter()
     for number in range(min(doubtful), len(first)):
@@ -539,7 +539,7 @@ def _beginnings(log: Log, first: list[int], known: set[int]) -> defaultdict[int,
 def _neighbours(
     log: Log, first: list[int], doubtful: Passes
 ) -> tuple[defaultdict[int, list[int]], defaultdict[int, list[int]]]:
-    """For each pass of these layers: the operations that it uses, and the operations that use it."""
+    """Maps each pass of these layers to the operations that it uses, and to the operations that use it."""
     uses: defaultdict[int, list[int]] = defaultdict(list)
     users: defaultdict[int, list[int]] = defaultdict(list)
     for number, layer in enumerate(first):

@@ -54,10 +54,10 @@ class PageKey:
     """A key in the page's data: its TypeScript type, its meaning, its default if it has one, and its row in the panel."""
 
     type: str
-    about: str = ""  # for a fact: its first sentence, unless there is more to say
+    about: str = ""  # what the key means; default for a fact: its first sentence
     default: Any = ALWAYS
     row: PanelRow | None = None
-    name: str = ""  # for a fact: the name of the key
+    name: str = ""  # the name of the key; default for a fact: the fact's name
 
     @property
     def is_required(self) -> bool:
@@ -75,7 +75,7 @@ class Fact:
     cell: Callable[[Any], Any] | None = None  # converts the fact to the value in that column
     row: str | None = None  # title of its row in the printed text and in the page's panel; no row if the fact is None
     node: str | None = None  # the field of a graph's `Node` that has it
-    page: PageKey | None = None  # its key in a node of the page's data
+    page: PageKey | None = None  # the fact's key in a node of the page's data
 
     @property
     def plain(self) -> Callable[[OperationFacts], Any]:
@@ -587,22 +587,22 @@ class OperationFacts:
 
     @property
     def min_distance_from_input(self) -> int | None:
-        """The length of the shortest path from an input; None where there is no path."""
+        """The length of the shortest path from an input; None if there is no path."""
         return self._index.distances_from_input.get(self._number, _NO_PATH)[0]
 
     @property
     def max_distance_from_input(self) -> int | None:
-        """The length of the longest path from an input; None where there is no path."""
+        """The length of the longest path from an input; None if there is no path."""
         return self._index.distances_from_input.get(self._number, _NO_PATH)[1]
 
     @property
     def min_distance_from_output(self) -> int | None:
-        """The length of the shortest path to an output; None where there is no path."""
+        """The length of the shortest path to an output; None if there is no path."""
         return self._index.distances_to_output.get(self._number, _NO_PATH)[0]
 
     @property
     def max_distance_from_output(self) -> int | None:
-        """The length of the longest path to an output; None where there is no path."""
+        """The length of the longest path to an output; None if there is no path."""
         return self._index.distances_to_output.get(self._number, _NO_PATH)[1]
 
     @property
@@ -645,25 +645,25 @@ class OperationFacts:
 
     @property
     def grad_contents(self) -> Tensor | None:
-        """The gradient at this operation's output in the last backward pass that reached it; None where there is none."""
+        """The gradient at this operation's output in the last backward pass that reached it; None if there is none."""
         grads = self.grads
         return grads[-1] if grads else None
 
     @property
     def grad_shape(self) -> tuple[int, ...] | None:
-        """The shape of the gradient; None where there is no gradient."""
+        """The shape of the gradient; None if there is no gradient."""
         gradient = self.grad_contents
         return shape_of(gradient) if gradient is not None else None
 
     @property
     def grad_dtype(self) -> torch.dtype | None:
-        """The dtype of the gradient; None where there is no gradient."""
+        """The dtype of the gradient; None if there is no gradient."""
         gradient = self.grad_contents
         return gradient.dtype if gradient is not None else None
 
     @property
     def grad_fsize(self) -> int | None:
-        """The size of the gradient in bytes; None where there is no gradient."""
+        """The size of the gradient in bytes; None if there is no gradient."""
         gradient = self.grad_contents
         return gradient.numel() * gradient.element_size() if gradient is not None else None
 

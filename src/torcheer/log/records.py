@@ -305,7 +305,7 @@ Shapes = tuple[tuple[int, ...] | None, ...]
 
 @dataclass(slots=True, eq=False)
 class NodeRecord:
-    """One autograd node that ran.
+    """One autograd node that ran in a backward pass.
 
     Its role is one of: `result`, the `grad_fn` of an operation's tensor; `inside`, another node that the operation created;
     `derivative`, a node that an operation's backward created; `accumulation`, it accumulates the gradient of a parameter
@@ -409,7 +409,7 @@ class BackwardLog:
 
     @property
     def passes(self) -> list[BackwardRecord]:
-        """The passes in which a node ran."""
+        """The backward passes in which a node ran."""
         return [one for one in self._begun if one.nodes]
 
     def wants(self, number: int) -> bool:
@@ -493,7 +493,7 @@ class Held:
 
 @dataclass(slots=True, eq=False)
 class Details:
-    """Facts that few operations have, so that they are not in every row.
+    """Facts that few operations have, and that are therefore not in every row.
 
     `also`: operations that wrote to an argument's memory through another view. `mutated`: the argument slots that the call
     wrote to. `held`: by slot, arguments whose value no record holds. `home`, for an input that is a view of a parameter or
@@ -700,7 +700,7 @@ class PythonReadRecord:
 
 @dataclass(slots=True, eq=False)
 class Failure:
-    """The call that raised."""
+    """The torch call that raised."""
 
     function: TorchFunction
     parents: tuple[int, ...]
@@ -722,7 +722,7 @@ class Failure:
 
 @dataclass(slots=True)
 class Log:
-    """Everything one recording wrote down."""
+    """All records of one recording."""
 
     title: str
     rows: list[Row] = field(default_factory=list)
@@ -876,7 +876,7 @@ class Log:
         """Quick check that is True for most logs: all values are tensors whose version is the recorded version."""
         try:
             return list(map(write_count, self.values)) == self.versions
-        except (AttributeError, RuntimeError):  # not a tensor, or one whose writes torch does not count
+        except (AttributeError, RuntimeError):  # not a tensor, or a tensor whose writes torch does not count
             return False
 
     def mark_freed(self, number: int) -> None:
@@ -902,5 +902,5 @@ def facts_of(tensor: torch.Tensor) -> Facts:
 
 
 def number_of(record: ModuleCall | Site | None) -> int:
-    """The number of a module call or site; -1 where there is none."""
+    """The number of a module call or site; -1 for None."""
     return record.number if record is not None else -1

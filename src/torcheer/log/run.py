@@ -52,7 +52,7 @@ class LoggedRun:
 
     @classmethod
     def begin(cls, title: str, options: Options) -> LoggedRun:
-        """A run that is about to be recorded."""
+        """Make a run that is about to be recorded."""
         return cls(_empty_log(title, options), options)
 
     def begin_again(self) -> None:
@@ -67,7 +67,7 @@ class LoggedRun:
 
     @property
     def index(self) -> Index:
-        """The index of the log as it is now."""
+        """The index of the log in its present state."""
         index = self._index
         if index is None or not index.is_current:
             if self.log.is_complete:
@@ -198,7 +198,7 @@ class Index:
         return frozenset(self.of_origin(Origin.OUTPUT))
 
     def shown(self, numbers: Iterable[int]) -> list[int]:
-        """The visible operations among these numbers, each once."""
+        """The operations among these numbers that are visible, each once."""
         return [number for number in dict.fromkeys(numbers) if self.table.shows(number)]
 
     def parents(self, number: int) -> list[int]:
@@ -237,7 +237,7 @@ class Index:
 
     @cached_property
     def calls(self) -> dict[str, list[ModuleCall]]:
-        """The calls of each module address, in order."""
+        """Maps each module address to the module's calls, in order."""
         return _grouped((call.address, call) for call in self.log.modules)
 
     @cached_property
@@ -406,7 +406,7 @@ def _grouped(pairs: Iterable[tuple[Group, Item]]) -> dict[Group, list[Item]]:
 
 
 def named_once(modules: Iterable[RegisteredModule], kind: Literal["parameters", "buffers"]) -> dict[str, Any]:
-    """The parameters (or buffers) of these modules, without those of submodules: each once, by first name."""
+    """The parameters (or buffers) that these modules register themselves, by first name; each tensor once."""
     found: dict[int, tuple[str, Any]] = {}
     for module in modules:
         for name, tensor in getattr(module, kind).items():

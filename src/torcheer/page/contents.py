@@ -88,7 +88,7 @@ class CallStacks:
         return frames
 
     def files(self) -> list[dict[str, Any]]:
-        """Every file in the stacks, with the lines around those in the stacks."""
+        """Every file in the stacks, with its lines that are in the stacks and the lines around them."""
         return [{"path": path, "lines": self._code(path, number)} for path, number in self._files.items()]
 
     def _code(self, path: str, number: int) -> dict[str, str]:
@@ -132,7 +132,7 @@ def _is_in_one_piece(run: BlockRun, numbers: dict[str, int]) -> bool:
 
 
 def _offsets(start: int, found: list[tuple[int, list[int]]]) -> list[int]:
-    """The distances from a run inside the first block of other runs to its copies in the other blocks."""
+    """The distances from a run inside the first of several equal blocks to its copies in the other blocks."""
     offsets = [0]
     for size, starts in found:
         if starts[0] <= start < starts[0] + size:
@@ -307,7 +307,7 @@ class Contents:
 
 
 class _SpanSums:
-    """Sums over spans of a list."""
+    """Quick sums over ranges of a list of numbers."""
 
     def __init__(self, numbers: list[int]) -> None:
         self._before = [0, *accumulate(numbers)]

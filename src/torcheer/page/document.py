@@ -75,7 +75,7 @@ class Bundle:
 
 
 def read_bundle(program: Program, folder: Path | None = None) -> Bundle:
-    """A program from the package, or from another folder."""
+    """Read a browser program from the package, or from another folder."""
     place = folder if folder is not None else resources.files(__package__) / "static"
     try:
         script, style, body = ((place / f"{program}.{kind}").read_text(encoding="utf-8") for kind in ("js", "css", "html"))

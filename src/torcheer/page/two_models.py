@@ -1,4 +1,4 @@
-"""The page of two models: which node of one payload corresponds to which node of the other.
+"""The page of two models: finds which node of one payload corresponds to which node of the other payload.
 
 A comparison of two histories brings its own matches. Two payloads without them, such as two saved pages, are matched here by
 the same rules (`torcheer.graph.matching`), with statistics in place of values.

@@ -48,7 +48,7 @@ _CONSIDERED = 160  # at most this many cuts are compared
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A possible cut."""
+    """A place at which a layout may be cut into columns."""
 
     along: float
     sources: frozenset[str]  # nodes whose arrows cross the cut

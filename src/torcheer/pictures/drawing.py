@@ -213,7 +213,7 @@ class Drawing:
 
 
 def make_drawing(view: View, options: PictureOptions) -> Drawing:
-    """The drawing of a view."""
+    """Make the drawing of a view: the nodes, edges and boxes with their texts."""
     graph = add_gradient_edges(view.graph) if options.show_gradients else view.graph
     return _DrawingMaker(graph, options).drawing(view)
 
@@ -316,7 +316,7 @@ class _DrawingMaker:
         if edge.positions and text and not text.startswith("pass"):
             self.seen["positions"] = None
         source, target = self.ids[edge.source], self.ids[edge.target]
-        is_only = len(self.graph.edges_in[edge.target]) == 1  # pulls a branch towards its beginning
+        is_only = len(self.graph.edges_in[edge.target]) == 1  # an only edge pulls a branch towards the branch's beginning
         weight = 100 if (edge.source, edge.target) in self.straight else 2 if is_only else 1
         is_backward = edge.is_feedback and int(source[1:]) > int(target[1:])
         own = self._overrides("edge", edge)
@@ -346,7 +346,7 @@ class _DrawingMaker:
             yield DrawnEdge(last, first, line="dashed", weight=0, is_free=True, around=around)
 
     def _refer(self, hubs: References, nodes: list[DrawnNode], edges: list[DrawnEdge]) -> None:
-        """Draw the edges of hubs as small references: at the other end stands a node with the hub's name."""
+        """Draw the edges of hubs as small references: a node with the hub's name beside the node at the other end."""
         theme = self.theme
         look = Look(theme.page, theme.looks["internal"].border, 0.8, "dotted", theme.faint)
         for number, edge in enumerate((*hubs.cut, *hubs.ending)):

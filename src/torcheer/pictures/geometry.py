@@ -54,11 +54,11 @@ class Rect:
         return cls(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
 
     def mapped(self, change: Callable[[Point], Point]) -> Rect:
-        """The rectangle with both corners mapped."""
+        """The rectangle whose corners are the mapped corners."""
         return bounds_of((), [change((self.left, self.low)), change((self.right, self.high))])
 
     def moved(self, by: Point) -> Rect:
-        """The rectangle, moved."""
+        """The rectangle, moved by a distance."""
         return Rect(self.left + by[0], self.low + by[1], self.right + by[0], self.high + by[1])
 
     def overlap(self, other: Rect) -> float:
@@ -117,7 +117,7 @@ def cells_along(a: Point, b: Point) -> Iterator[tuple[int, int, int]]:
 
 
 def moved(point: Point, by: Point) -> Point:
-    """The point, moved."""
+    """The point, moved by a distance."""
     return point[0] + by[0], point[1] + by[1]
 
 
@@ -161,7 +161,7 @@ class Arrow:
         return Arrow(tuple(map(change, self.curve)), head, tail)
 
     def moved(self, by: Point) -> Arrow:
-        """The arrow, moved."""
+        """The arrow, moved by a distance."""
         return self.mapped(lambda point: moved(point, by))
 
     def reversed(self) -> Arrow:

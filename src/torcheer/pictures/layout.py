@@ -29,11 +29,11 @@ HOW_TO_GET_IT = f"{sys.executable or 'python'} -m pip install 'pygraphviz>=2.0'"
 
 
 class TooSlow(DrawingFailed):
-    """Graphviz was stopped at its time limit."""
+    """Raised if Graphviz was stopped at its time limit."""
 
 
 def run_graphviz(source: str, engine: str, form: str, limit: float) -> bytes:
-    """The output of Graphviz for a DOT text."""
+    """Run Graphviz on a DOT text and return its output."""
     tried: list[str] = []
     for command in _commands(engine, form):
         done = _run(command, source, limit)
@@ -92,7 +92,7 @@ _LOOK = Look("#FFFFFF", "#000000")
 
 @dataclass(frozen=True, slots=True)
 class Companions:
-    """Extra nodes, each beside a node of the graph, with arrows against those of the graph: gradients."""
+    """Extra nodes for gradients, each beside a node of the graph, with arrows against the arrows of the graph."""
 
     lines: Mapping[str, tuple[str, ...]]  # key of a node -> the text of the companion beside it
     edges: Iterable[tuple[str, str]] = ()  # (source, target) of arrows, by the same keys

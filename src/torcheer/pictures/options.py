@@ -196,7 +196,7 @@ class Style:
 
     theme: str
     has_head: bool  # True if the picture has a title, notes and a legend
-    is_short: bool  # only the text that a reader of a paper needs
+    is_short: bool  # True if the picture has only the text that a reader of a paper needs
     name_size: float
     text_size: float
     edge_size: float
@@ -393,7 +393,7 @@ class PictureOptions:
     legend: bool | None = None
     time_limit: float = 30.0
 
-    def __new__(cls, *args: Any, **named: Any) -> PictureOptions:  # before `__init__`, which would raise a plain TypeError
+    def __new__(cls, *args: Any, **named: Any) -> PictureOptions:  # runs before `__init__`, which would raise a plain TypeError
         if args:
             raise InvalidArgument(f"the options of a picture are given by name; got {args[0]!r:.60}.")
         check_names(named, [f.name for f in fields(PictureOptions)], "a picture has")
@@ -435,7 +435,7 @@ class PictureOptions:
 
     @property
     def looks(self) -> Style:
-        """The settings of the style."""
+        """The `Style` that the option `style` names."""
         return STYLES[self.style]
 
     @property
@@ -444,7 +444,7 @@ class PictureOptions:
 
     @property
     def length(self) -> Length | None:
-        """The requested width."""
+        """The requested width of the picture; None if it was not given."""
         return None if self.width is None else read_length(self.width)
 
     @property

@@ -23,7 +23,8 @@ class _Grid:
     """An index of rectangles and lines by position."""
 
     rects: dict[Cell, list[Rect]] = field(default_factory=dict)
-    lines: dict[Cell, dict[int, list[tuple[Point, Point]]]] = field(default_factory=dict)  # by the number of their arrow
+    # lines of arrows, by the number of the arrow
+    lines: dict[Cell, dict[int, list[tuple[Point, Point]]]] = field(default_factory=dict)
     full: dict[Cell, int] = field(default_factory=dict)  # full cells -> the column to continue with
 
     def add_rect(self, rect: Rect) -> None:
@@ -226,7 +227,7 @@ def _best_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_o
     for distance, (x, y), (dx, dy) in _along(list(reversed(way)), distances):
         along = abs(dx) * width / 2 + abs(dy) * height / 2
         if is_on_arrow and not along + _CLEAR < distance < length - along - 3:
-            continue  # it would cover the head or the tail
+            continue  # the text would cover the head or the tail
         for side, gap in ((0, 0.0),) if is_on_arrow else _BESIDE:
             aside = (abs(dy) * (width / 2 + gap) + abs(dx) * (height / 2 + gap)) * side
             place = (x - dy * aside, y + dx * aside)

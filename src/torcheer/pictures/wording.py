@@ -219,7 +219,7 @@ def _tensor(node: Node) -> str:
 
 
 def _marks(node: Node) -> list[str]:
-    """Remarks on unusual facts."""
+    """Short remarks on unusual facts about a node."""
     words = [*(["in place"] if node.is_inplace else []), *(["opaque"] if node.kind == "opaque" else [])]
     lines = [" · ".join(words)] if words else []
     if node.python_reads:
@@ -231,7 +231,8 @@ def _marks(node: Node) -> list[str]:
 
 def _params(node: Node) -> str:
     own = len(node.params) // node.repeats if node.sharing == "own" else len(node.params)
-    shapes = [dimensions(param.shape) for param in node.params[:own]]  # of the first of several equal blocks
+    # shapes of the parameters of the first of several equal blocks
+    shapes = [dimensions(param.shape) for param in node.params[:own]]
     more = f", … {len(shapes) - _SHAPES_SHOWN} more" if len(shapes) > _SHAPES_SHOWN else ""
     return f"params {', '.join(shapes[:_SHAPES_SHOWN])}{more}{_frozen(node)}"
 
@@ -263,7 +264,7 @@ def _module_lines(node: Node, graph: Graph) -> list[str]:
 
 
 def own_repeats(node: Node, graph: Graph) -> int:
-    """How many consecutive equal nodes it stands for, within each of its blocks."""
+    """The number of consecutive equal nodes that a node stands for, within each of its blocks."""
     return max(node.repeats, 1) // math.prod(graph.boxes[key].repeats for key in node.modules)
 
 

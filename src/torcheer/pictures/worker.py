@@ -27,7 +27,7 @@ def main(folder: str, engine: str, form: str) -> int:
     except (ImportError, OSError) as error:
         try:
             made = made_alone(Path(folder) / "pygraphviz.libs", source, engine, form) if form in FORMS_OF_ITS_OWN else b""
-        except (OSError, AttributeError, StopIteration):  # not a Linux wheel, or one with another structure
+        except (OSError, AttributeError, StopIteration):  # the folder is not a Linux wheel, or has another structure
             made = b""
         if not made:
             print(error, file=sys.stderr)

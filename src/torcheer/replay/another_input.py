@@ -125,7 +125,7 @@ def _holds(value: Any, replaced: dict[int, Tensor]) -> bool:
 
 
 class _Mover:
-    """Changes inputs.
+    """Makes other inputs from the logged inputs.
 
     Integer inputs stay as they are, and so do inputs that the model converts to integers. In an input of a function outside
     torch, which may use whole numbers as indices, only values that are not whole numbers are changed.
@@ -158,7 +158,7 @@ class _Mover:
         self._has_probabilities |= takes_probabilities(function.plain_name)
 
     def moved(self, number: int, tensor: Tensor) -> Tensor | None:
-        """The input with other values; None if it must stay as it is."""
+        """The input with other values; None if the input must stay unchanged."""
         mask = self._inputs[number]
         if self._converted & mask or not tensor.numel():
             return None

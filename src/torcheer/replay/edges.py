@@ -49,7 +49,7 @@ def changes_of(tensor: Tensor, role: Role) -> tuple[Change, ...]:
 
 
 def other_values(tensor: Tensor, role: Role) -> tuple[Change, Change] | None:
-    """Two changes of an argument, to be used while another argument is tested; None if it must stay as it is."""
+    """Two changes of an argument, to be used while another argument is tested; None if it must stay unchanged."""
     found = changes_of(tensor, role)
     if not found:
         return None
@@ -290,7 +290,7 @@ class _Again:
         self._may_draw = draws or (function.draws is None and (function.is_random or not function.is_known))
 
     def results(self, tensors: list[Tensor]) -> list[Any] | None:
-        """Every tensor the call makes of these arguments, or writes to; None if it raises."""
+        """Make the call with these arguments. Returns every tensor that it makes or writes to; None if it raises."""
         args, kwargs = fill_call(self.record.template, self.record.names, iter(tensors))
         with random_as_found() if self._may_draw else contextlib.nullcontext() as random:
             if random is not None and self._state is not None:

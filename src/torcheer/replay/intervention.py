@@ -146,7 +146,7 @@ class Behind:
             raise self._failed(record.number, f"is {reason}, and may depend on what is changed")
 
     def _ran_where(self, is_meant: Callable[[CodeTable, int], bool]) -> set[int]:
-        """The operations that ran inside certain code."""
+        """The operations that ran inside code for which `is_meant` is true."""
         log = self._log
         codes = {code for code in range(len(log.codes)) if is_meant(log.codes, code)}
         sites = {site.number for site in log.sites if not codes.isdisjoint(site.codes)} if codes else set()
@@ -331,7 +331,7 @@ ReplayInputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]  # a tensor for 
 
 @thread_left_as_found
 def replay(run: LoggedRun, inputs: ReplayInputs | None = None, changes: Mapping[KeyType, Given] | None = None) -> LoggedRun:
-    """A new run with other inputs or changed values, and everything downstream computed again."""
+    """Run a log again with other inputs or changed values; everything downstream is computed again."""
     if not run.log.is_complete:
         raise InvalidArgument("only the history of a pass that ran to its end can be run again.")
     refuse_without_tensors(run, "run again")

@@ -187,7 +187,7 @@ class Observer(Protocol):
 
 
 class Machine:
-    """One replay of a log."""
+    """Runs the calls of one log again."""
 
     def __init__(self, log: Log, inputs: Mapping[int, Tensor], observer: Observer, *, borrow: bool = True) -> None:
         self.log = log
@@ -325,7 +325,7 @@ class Machine:
             return value.detach()
 
     def _part_of_state(self, record: OperationRecord, state: int, distance: int) -> Tensor:
-        """An input that is a view of a parameter or buffer: a write to either reaches the other."""
+        """An input that is a view of a parameter or buffer: a write to the input reaches the parameter, and the reverse."""
         kept = self._given(record.number)
         try:
             return view_again(self._argument(state).detach(), tuple(kept.shape), kept.stride(), distance)

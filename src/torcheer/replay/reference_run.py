@@ -46,7 +46,7 @@ def run_plainly(model: Callable[..., Any], arguments: Arguments, log: Log) -> li
 
 
 class HookWatch:
-    """Compares the inputs and outputs of modules that plain hooks see with those in a log."""
+    """Compares the inputs and outputs of modules, as plain hooks see them, with the inputs and outputs in a log."""
 
     def __init__(self, log: Log, check: Check, agrees: Agreement, addresses: dict[int, str]) -> None:
         self._agrees = agrees

@@ -57,7 +57,7 @@ def holds_set(value: Any) -> bool:
 
 
 def _walk(value: Any, into_objects: bool) -> Iterator[Any]:
-    """A value and everything in it, depth first. A container inside itself is not entered again."""
+    """Yields a value and all values nested in it, depth first. A container inside itself is not entered again."""
     waiting: list[tuple[Any, bool]] = [(value, True)]  # (value, True if it is entered now, False if it is left)
     inside: set[int] = set()
     met: dict[int, Any] = {}

@@ -82,7 +82,7 @@ def numbers(value: Any, what: str, low: int = 0, high: int = LARGEST) -> list[in
 
 
 def column(value: Any, what: str, length: int, low: int = 0, high: int = LARGEST) -> list[int]:
-    """Like `numbers`, for a column: the list must have `length` items, one for each row."""
+    """Like `numbers`, for a column of a table: the list must have `length` items, one for each row."""
     found = numbers(value, what, low, high)
     if len(found) != length:
         refuse(f"there are {len(found)} of {what}, not {length}")

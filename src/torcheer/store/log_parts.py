@@ -105,7 +105,7 @@ def _bytes_of(tensor: Tensor) -> str:
 
 
 def read_random_states(written: Any, log: Log) -> None:
-    """Give a log its random states."""
+    """Read the random states of a saved history into a log."""
     found = fields(written, "the random states")
     states = [_read(fields(one, "a random state")) for one in items(found.get("states"), "the random states")]
     first = number(found.get("first"), "the random state", -1, len(states))
@@ -246,7 +246,7 @@ class SavedCodes(CodeTable):
 
 
 def read_sites(written: Any) -> list[Site]:
-    """The sites of a saved history."""
+    """Read the sites of a saved history."""
     found = fields(written, "the sites")
     sources, paths = SavedSources(), []
     for path, owner, texts in lists(found.get("files"), "the files", "a file"):

@@ -67,7 +67,7 @@ HIDDEN = "hidden/"  # how the names of orphans begin
 
 
 class Table:
-    """Gives each different value a number, in the order they come."""
+    """Gives each different value a number, in the order in which the values come."""
 
     def __init__(self, write: Callable[[Any], Json] = lambda value: value) -> None:
         self.items: list[Json] = []
@@ -131,7 +131,7 @@ class LogWriter:
         self._composite_items: list[Json] = []
 
     def document(self, kept: Iterable[int], names: dict[int, str], *, gradients: bool, params: bool) -> Json:
-        """The whole log, with the tensors of these operations under these names."""
+        """The document of the whole log; the tensors of the operations `kept` are written under `names`."""
         log = self.log
         with DisableTorchFunction(), torch.no_grad():
             document: dict[str, Any] = {"title": log.title, "values": self._kept(set(kept), names)}

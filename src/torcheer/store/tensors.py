@@ -74,7 +74,7 @@ class _Window:
 
 @dataclass
 class Layout:
-    """The tensors that are written, by name, and how all others are made of them."""
+    """Decides which tensors are written, by name, and how all other tensors are made of these."""
 
     stored: dict[str, Tensor] = field(default_factory=dict)
     views: dict[str, Json] = field(default_factory=dict)  # name -> the tensor that it is a view of, and where in it
@@ -123,7 +123,7 @@ class Layout:
         self._windows.setdefault(address, []).append(_Window(name, tensor, begin, end))
 
     def facts(self) -> Json:
-        """What the header says of views, strides, forms and types."""
+        """The part of the header about views, strides, forms and dtypes."""
         found = {"views": self.views, "strides": self.strides, "forms": self.forms, "types": self.types}
         return {key: value for key, value in found.items() if value}
 
@@ -283,7 +283,7 @@ class SavedTensors:
         return memory.view(dtype).view(shape)
 
     def _type(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
-        """The dtype and shape of the tensor under a name."""
+        """The dtype and shape of the tensor that has this name."""
         if name in self._types:
             found = fields(self._types[name], "a type")
             return read_dtype(found.get("dtype")), sizes(found.get("shape"), "a shape")
@@ -327,7 +327,7 @@ class SavedTensors:
 
 
 def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """How many elements of memory a tensor of this shape and these strides needs."""
+    """The number of elements of memory that a tensor of this shape and these strides needs."""
     return 0 if 0 in shape else 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=False))
 
 

@@ -46,7 +46,7 @@ class Writer:
         self._open: set[int] = set()  # the ids of containers that are being written
 
     def write(self, value: Any, depth: int = 0) -> Json:
-        """A value as JSON."""
+        """Convert a value to JSON."""
         cls = type(value)
         if cls in _ITSELF:
             return value
@@ -70,7 +70,7 @@ class Writer:
             self._open.discard(id(value))
 
     def _write_held(self, value: Any, cls: type, depth: int) -> Json:
-        """A container, or an object, as JSON."""
+        """Write a container or an object as JSON."""
         if cls in _CONTAINERS:
             return {_CONTAINERS[cls]: [self.write(item, depth + 1) for item in value]}
         if cls is dict or cls is OrderedDict:
@@ -165,7 +165,7 @@ class Reader:
         self._depth = 0  # how deep the container that is being read is nested
 
     def read(self, written: Json) -> Any:
-        """The value that JSON stands for."""
+        """Read a value from its JSON."""
         cls = type(written)
         if cls is not list and cls is not dict:
             return written

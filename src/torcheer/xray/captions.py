@@ -7,7 +7,7 @@ from .tiles import Mosaic
 
 
 def title_of(entry: Entry, step: int) -> str:
-    """`conv1 · weight · step 40`."""
+    """The title of an entry at a step: `conv1 · weight · step 40`."""
     return f"{entry.layer} · {WORDS[entry.kind]} · step {step}"
 
 

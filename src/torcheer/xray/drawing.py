@@ -45,7 +45,7 @@ _MOST_WAITING = 8  # number of waiting figures; if more wait, the oldest are lef
 
 # The process that draws -----------------------------------------------------------------------------------------------
 
-# It gets the absolute paths of this process, so that it finds the same packages wherever it is started.
+# The program gets the absolute paths of this process, so that it finds the same packages wherever it is started.
 _PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from torcheer.xray.drawing import answer; answer()"
 
 
@@ -130,7 +130,7 @@ def _ask(process: subprocess.Popen[bytes], request: dict[str, Any]) -> Answer:
 
 @dataclass(slots=True)
 class Job:
-    """A figure to draw, and what to do with it."""
+    """A figure to draw, and the function to call when it is drawn."""
 
     request: dict[str, Any]
     place: str  # where the figure is shown; a newer figure for the same place replaces a waiting figure

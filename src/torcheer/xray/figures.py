@@ -295,7 +295,7 @@ def figure_of_snapshot(
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A picture, and the lines above it."""
+    """A picture with the lines of text above it."""
 
     entry: Entry
     plate: Plate

@@ -91,7 +91,7 @@ MOST_WATCHED = 256  # the largest number of tensors that one key may mean
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """One layer that is watched."""
+    """A layer that is watched, and the kinds that are watched of it."""
 
     name: str  # a key of one operation: the user's key, or a label or address if that means several operations
     kinds: frozenset[str]  # some of `ASKED`
@@ -102,7 +102,7 @@ class Watch:
 
 @dataclass(slots=True)
 class Found:
-    """The parts of a watched layer in one history."""
+    """The operations and parameters of a watched layer in one history."""
 
     watch: Watch
     weight: str | None = None  # the name of the parameter

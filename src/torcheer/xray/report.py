@@ -137,7 +137,7 @@ def quantise(values: np.ndarray[Any, Any], entry: Entry) -> Frame | None:
 
 
 def _rounded_up(reach: float) -> float:
-    """Round up to one of four values per doubling."""
+    """Round a range up to one of four values per doubling."""
     return float(2.0 ** (math.ceil(math.log2(reach) * 4) / 4)) if reach > 0 else 1.0
 
 
@@ -287,7 +287,7 @@ def _as_many(album: Album, count: int, room: int, fits: Pictures, bar: Progress)
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """The content of a page, without its pictures."""
+    """The data of a report page, without its pictures."""
 
     run: Run
     snapshots: Snapshots

@@ -34,7 +34,7 @@ class Run:
 
     @cached_property
     def title(self) -> str:
-        """The class of the model."""
+        """The class name of the model."""
         return str(self.files.about.get("title", "model"))
 
     @property

@@ -69,7 +69,7 @@ class _Part:
 
 
 def keep(measured: Measured, choices: Choices, limits: Limits, dead: int | None = None) -> tuple[Entry, Tensor]:
-    """The entry of a tensor, and the part of it to write."""
+    """Reduce a tensor: returns its entry, and the part of the tensor to write."""
     notes = list(measured.notes)
     tensor, statistics = _shown(measured.tensor, notes), statistics_of(measured.tensor)
     if tensor is None or statistics is None:
@@ -254,7 +254,7 @@ def _picked(tensor: Tensor, axis: int, numbers: _Numbers) -> Tensor:
 
 
 def _range(kept: Tensor) -> tuple[float | None, float | None]:
-    """The range in which most of the finite values lie."""
+    """The range in which most of the finite values lie: its lower and upper end."""
     values: Any = kept.numpy().reshape(-1)
     known = values[abs(values) < float("inf")]
     if not len(known):

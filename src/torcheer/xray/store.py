@@ -65,7 +65,7 @@ _ROW: Any = np.dtype([("step", "i8"), ("number", "i8"), ("time", "f8"), ("bytes"
 
 
 class Content(NamedTuple):
-    """The names of everything in a snapshot."""
+    """The layers, kinds and summaries that a snapshot has, by name."""
 
     keys: tuple[Key, ...]
     summaries: tuple[str, ...]  # names of layers with a summary
@@ -99,7 +99,7 @@ class Rows:
 
     @property
     def contents(self) -> list[Content]:
-        """The contents, by their numbers in the table."""
+        """The contents, indexed by the numbers in the table."""
         return list(self._contents)
 
     def copy(self) -> Array:
@@ -218,7 +218,7 @@ class _Architecture:
 
 @dataclass(frozen=True, slots=True)
 class _About:
-    """The facts in `run.json`."""
+    """The facts that `run.json` has about a run."""
 
     title: str = ""
     layers: dict[str, list[str]] = field(default_factory=dict)
@@ -416,7 +416,7 @@ class FileManager:
         return cls(path, read_about(path))
 
     def close(self) -> None:
-        """Let another process write."""
+        """Release the folder, so that another process can write to it."""
         if self._lock is not None:
             if self.is_writer:
                 release(self._lock)
@@ -449,7 +449,7 @@ class FileManager:
         return self.folder / "snapshots" / f"{number:08d}.safetensors"
 
     def read(self, row: np.void) -> Snapshot:
-        """The snapshot of a row."""
+        """Read the snapshot that a row of the table describes."""
         number = int(row["number"])
         with contextlib.suppress(KeyError):
             return self._remembered[number]
@@ -591,7 +591,7 @@ class FileManager:
             self._forget(number)
 
     def _clean_up(self) -> None:
-        """Delete the unfinished files of killed writers. Files behind links may be those of others and stay."""
+        """Delete the unfinished files of killed writers. Files behind links stay, because they may belong to others."""
         delete_unfinished(self.folder, r"index\.jsonl|run\.json")
         for name, names in (("snapshots", r"\d{8,}\.safetensors"), ("figures", r"step_\d{8,}\.png")):
             if not is_link(self.folder / name):

@@ -28,7 +28,7 @@ from .probe import Probe
 
 
 def architecture_of(model: Module) -> dict[str, Any]:
-    """The classes and settings of modules, and the shapes of parameters, by name, as JSON can hold them."""
+    """The architecture as JSON values: classes and settings of modules, and shapes of parameters, by name."""
     modules = dict(model.named_modules())
     settings = {address: _settings(module) for address, module in modules.items()}
     return {

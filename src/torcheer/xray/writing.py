@@ -51,7 +51,7 @@ _Seen = dict[str, tuple[int, Tensor]]  # layer -> the step at which its values w
 
 @dataclass(slots=True)
 class Taken:
-    """A snapshot that is not written yet."""
+    """The tensors and facts of a snapshot that is not written yet."""
 
     step: int
     time: float

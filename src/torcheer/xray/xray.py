@@ -328,7 +328,7 @@ class Xray:
 
     @property
     def run(self) -> Run:
-        """The snapshots so far, to read. Waits until everything taken is written."""
+        """The `Run` with the snapshots taken so far. Waits until they are written."""
         files = self._known_files
         self._flush_snapshots()
         files.refresh()
@@ -504,7 +504,7 @@ class Xray:
 
 
 class _WatchedStep(Managed["ModelHistory | None"]):
-    """What `Xray.step` returns. It is a class, not a generator, so that a user's exception passes through unchanged."""
+    """The context manager that `Xray.step` returns. A class, not a generator: the user's exceptions pass through unchanged."""
 
     def __init__(self, xray: Xray, step: int | None) -> None:
         self._xray, self._given = xray, step

@@ -1,4 +1,4 @@
-"""The functions that a file may name: those that only compute on their arguments.
+"""Decides which functions a file may name: only functions that compute on their arguments and do nothing else.
 
 A saved history names functions, and a replay calls them with arguments from the file. So only torch's public functions and
 tensor methods that its dispatcher knows, and the names below, are allowed. Functions that take addresses, read or write

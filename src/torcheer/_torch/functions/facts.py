@@ -1,4 +1,4 @@
-"""What is known about each torch function: `facts(func)`.
+"""The table of facts about torch's functions: `facts(func)` returns the facts of one function.
 
 Its kind (operation, query, Python read, composite), whether it returns a view, draws random numbers or writes to its
 arguments, its category, and more. Nearly all is derived from torch's schemas and tags.
@@ -39,7 +39,7 @@ class Kind(enum.IntEnum):
 
 
 class Origin(enum.Enum):
-    """Where a tensor came from."""
+    """Says where a tensor came from."""
 
     INPUT = "input"  # given to the model
     OPERATION = "operation"  # made by a watched torch function
@@ -100,7 +100,7 @@ GUARDS = frozenset({"has_torch_function", "has_torch_function_unary", "has_torch
 
 
 def kind_of(func: Any, name: str) -> Kind:
-    """How a call of this function is recorded."""
+    """The `Kind` of a torch function: how a call of it is recorded."""
     access = getattr(func, "__name__", None)
     if access == "__get__":
         return Kind.OPERATION if name in TENSOR_PROPERTIES else Kind.QUERY
@@ -359,7 +359,7 @@ class _RunningStatistics:
         self._positions = {"running_mean": names.index("running_mean"), "running_var": names.index("running_var")}
         self._switch = next((one for one in ("training", "use_input_stats") if one in names), None)
         self._at = names.index(self._switch) if self._switch is not None else -1
-        # F.instance_norm uses statistics of the input by default
+        # F.instance_norm uses statistics of the input by default, others running statistics
         self._default = self._switch == "use_input_stats" and isinstance(func, types.FunctionType)
         self._outs = _Marked({}, outs)
 
@@ -405,7 +405,7 @@ class TorchFunction:
     touches_gradients: bool = False  # reads or sets `.grad`
     switches_gradients: bool = False  # changes `requires_grad` of a tensor
     draws: Draws | None = None  # says whether a call draws random numbers; None if no call does
-    # for a function of a saved history that cannot be found here; None: read from the function
+    # set for a function of a saved history that does not exist here; None: names are read from the function
     argument_names: tuple[str, ...] | None = None
 
     def writes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Operand(NamedTuple):
-    """A tensor among the arguments of a call."""
+    """A tensor among the arguments of a call, known by shape and dtype."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -50,7 +50,7 @@ FORMULAS: dict[str, Formula] = {}  # plain name -> formula
 
 
 def formula(names: str) -> Callable[[Formula], Formula]:
-    """Enter the decorated formula into `FORMULAS` for these functions."""
+    """Decorator: enter a formula into `FORMULAS` for the functions in `names`."""
 
     def enter(function: Formula) -> Formula:
         FORMULAS.update(dict.fromkeys(names.split(), function))
@@ -206,7 +206,7 @@ def _attention(call: TorchCall) -> Work:
     dropout = call.value(4, "dropout_p", 0.0)
     per_score = 1 + SOFTMAX + isinstance(mask, Operand) + (2 if isinstance(dropout, float) and dropout > 0 else 0)
     also = scores * per_score
-    # each product has two gradients; fused kernels recompute the scores
+    # Backward needs two products for each product; fused kernels also recompute the scores, half a product more.
     products = 2.5 if "DotProduct" in (call.node or "") else 2
     return Work(work.flops + also, work.macs, round(work.flops * products) + also)
 
@@ -357,7 +357,7 @@ def _embedding_bag(call: TorchCall) -> Work:
 
 
 def _affine(call: TorchCall) -> int:
-    """FLOPs per value for weight and bias, one each."""
+    """The FLOPs per value for scaling by a weight and adding a bias: one for each that is given."""
     given = [call.value(-1, name) for name in ("weight", "bias")]
     if not any(isinstance(value, Operand) for value in given):
         given = [value for value in call.args[1:] if isinstance(value, Operand)][:2]
@@ -507,7 +507,7 @@ def _last(call: TorchCall, dims: int) -> list[int]:
 
 @formula("stft istft")
 def _stft(call: TorchCall) -> Work:
-    """A window and a real transform for each frame."""
+    """The FLOPs of a short-time Fourier transform: a window and a real transform for each frame."""
     size = int(call.value(1, "n_fft"))
     spectrum = call.shape if call.name == "stft" else call.operands[0].shape
     spectrum = spectrum if call.name == "istft" or call.results[0][1].is_complex else spectrum[:-1]
@@ -533,8 +533,8 @@ _MATRIX: dict[str, Callable[[int, int, int], float]] = {
     "linalg_svd svd linalg_pinv": lambda m, n, k: 4 * m**2 * n + 8 * m * n**2 + 9 * n**3,
     "linalg_svdvals linalg_matrix_rank linalg_cond": lambda m, n, k: 4 * m * n**2 - 4 * n**3 / 3,
     "linalg_eigh": lambda m, n, k: 9 * n**3,
-    "linalg_matrix_sqrth": lambda m, n, k: 11 * n**3,  # for a symmetric matrix, by eigenvectors
-    "linalg_polar": lambda m, n, k: 4 * m**2 * n + 10 * m * n**2 + 11 * n**3,  # by singular values
+    "linalg_matrix_sqrth": lambda m, n, k: 11 * n**3,  # square root of a symmetric matrix, by eigenvectors
+    "linalg_polar": lambda m, n, k: 4 * m**2 * n + 10 * m * n**2 + 11 * n**3,  # polar decomposition, by singular values
     "linalg_eigvalsh": lambda m, n, k: 4 * n**3 / 3,
     "linalg_eig": lambda m, n, k: 25 * n**3,
     "linalg_eigvals": lambda m, n, k: 10 * n**3,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Saved(NamedTuple):
-    """What autograd saves of one call: arguments by slot, results by position, and the bytes of internal tensors."""
+    """The tensors that autograd saves of one call: arguments by slot, results by position, and internal tensors as bytes."""
 
     slots: tuple[int, ...] = ()
     results: tuple[int, ...] = ()
@@ -126,7 +126,7 @@ def _derived(call: TorchCall, names: frozenset[str]) -> Saved:
     slots = [operand.slot for name, operand in by_name.items() if name in names and name not in unneeded]
     named = _result_names(call.name) if len(call.numbers) > 1 else ()
     lists = names & {"indices", "tensors"} - set(named)
-    if lists:  # lists: all arguments are saved except the first, or all
+    if lists:  # lists of tensors: saves all arguments, or all except the first
         slots += [operand.slot for operand in operands[1 if "indices" in lists else 0 :] if operand.slot not in slots]
     results = [position for position in range(len(call.numbers)) if f"result{position or ''}" in names]
     results += [position for position, name in enumerate(named[: len(call.numbers)]) if name in names]

@@ -49,7 +49,7 @@ _BY_NAME: dict[str, Role] = {
         Role.OFFSET,
     ),
     **dict.fromkeys("pivots LU_pivots".split(), Role.PIVOT),
-    **dict.fromkeys("random_samples _random_samples".split(), Role.PROBABILITY),  # for fractional pooling
+    **dict.fromkeys("random_samples _random_samples".split(), Role.PROBABILITY),  # the samples of fractional pooling
     **dict.fromkeys(
         "shape zero_point zero_points packed packed_weight packed_weights packed_ih packed_hh col_offsets "
         "col_offsets_ih col_offsets_hh meta mat1_meta thread_masks philox_seed philox_offset rng_state sobolstate ltm "
@@ -92,7 +92,7 @@ _SIZES = frozenset(
 
 
 class Structure:
-    """The roles of one function's arguments."""
+    """The roles (index, size, value, …) of one function's arguments."""
 
     def __init__(self, func: Any, name: str, plain: str) -> None:
         self._func, self._name, self._plain = func, name, plain

@@ -284,6 +284,13 @@ class Reading:
 
 def read(tensor: Tensor) -> Reading | None:
     """Read a tensor's values once; None if it has no values or they cannot be read."""
+    try:
+        return _read(tensor)
+    except NotImplementedError:  # a dtype that torch only stores, such as float4
+        return None
+
+
+def _read(tensor: Tensor) -> Reading | None:
     with DisableTorchFunction(), torch.no_grad():
         try:
             values = dense(tensor)

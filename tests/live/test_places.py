@@ -166,3 +166,26 @@ def test_a_change_in_a_random_program_is_that_of_its_replay(steps, at):
             outputs = model(x)
     for ours, theirs in zip(replayed.outputs, outputs, strict=True):
         assert torch.equal(ours.tensor_contents, theirs), (change, history.locate(next(iter(change))))
+
+
+def test_a_call_made_by_another_function_is_at_one_place_however_often_it_ran():
+    """Python 3.11 makes a call such as `tuple(…)` at another instruction once it ran a few times."""
+
+    class Through(nn.Module):
+        def forward(self, t):
+            for _ in range(2):
+                t = sum(tuple(one.sin() for one in t.split(2)), torch.zeros(())) + torch.stack(list(map(torch.cos, t))).sum()
+                t = t.reshape(-1)[:2].repeat(2)
+            return t
+
+    model, t = Through(), torch.rand(4)
+    first = torcheer.log_forward_pass(model, t)
+    for _ in range(20):
+        model(t)
+    later = torcheer.log_forward_pass(model, t)
+    for history in (first, later):
+        keys = [one.label for one in history.operations if one.origin == "operation"]
+        for _ in range(12):
+            with torcheer.tap(model, keys, like=history) as values:
+                model(t)
+        assert all(torch.equal(values[key], history[key].activation) for key in keys)

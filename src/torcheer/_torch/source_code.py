@@ -12,6 +12,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple, Protocol, cast
 
@@ -72,6 +73,7 @@ class CodeTable:
         self._spans: dict[int, list[Any]] = {}  # number of a code object -> its spans, for code objects that were looked up
         # number of a code object -> the first instruction of each line, and these lines
         self._starts: dict[int, tuple[list[int], list[int]]] = {}
+        self._calls: dict[int, dict[int, int]] = {}  # for the same: the offset of each PRECALL, and of its CALL
 
     def numbers(self, codes: list[CodeType]) -> tuple[int, ...]:
         """The numbers of code objects; a new code object gets the next number."""
@@ -117,9 +119,25 @@ class CodeTable:
             return instruction
         return cast(Span, span)
 
-    def offset(self, instruction: int) -> int:
+    def offset(self, code: int, instruction: int) -> int:
         """The offset of a site's instruction in its code; -1 if unknown."""
-        return instruction
+        if _PRECALL is None:
+            return instruction
+        if code not in self._calls:
+            self._calls[code] = _calls_after_precalls(self._codes[code])
+        return self._calls[code].get(instruction, instruction)
+
+
+_PRECALL = dis.opmap.get("PRECALL")
+
+
+def _calls_after_precalls(code: CodeType) -> dict[int, int]:
+    """Maps the offset of each PRECALL to that of its CALL.
+
+    Python 3.11 has two instructions for a call. After a few runs it makes some calls, such as `tuple(…)`, at the first one.
+    """
+    steps = list(dis.get_instructions(code))
+    return {one.offset: other.offset for one, other in pairwise(steps) if one.opcode == _PRECALL and other.opname == "CALL"}
 
 
 def _first_copies(code: CodeType) -> list[int]:

@@ -229,7 +229,7 @@ def within_forward(frames: tuple[Frame, ...], forward: CodeType | None) -> tuple
 
 def frames_of(site: Site) -> tuple[Frame, ...]:
     """The frames of a call site, as plain data."""
-    offsets = [site.table.offset(instruction) for instruction in site.instructions]
+    offsets = list(map(site.table.offset, site.codes, site.instructions))
     rows = zip(site.functions, offsets, site.lines, strict=True)
     return tuple(Frame(*code, offset, line.line) for code, offset, line in rows)
 

@@ -119,7 +119,16 @@ def given_because(record: OperationRecord) -> str | None:
         return "memory beyond an input"
     if record.origin is Origin.ALIAS and not record.template:
         return "computed in code torcheer cannot trace"
+    if record.log.first_passes is not None and _lost_arguments(record):
+        return "of a call that was given what no file can give back"
     return None
+
+
+def _lost_arguments(record: OperationRecord) -> list[SavedObject]:
+    """The arguments of a call in a file that are only described there, such as functions of the program."""
+    if PLAIN.issuperset(map(type, record.template)):
+        return []
+    return find_leaves(record.template, lambda item: type(item) is SavedObject)
 
 
 def _reaches_out(record: OperationRecord) -> bool:
@@ -420,10 +429,8 @@ class Machine:
             raise _unaccounted(record) from error
         if next(tensors, None) is not None or len(tensors_of(arguments)) != len(record.parents):
             raise _unaccounted(record)
-        if not PLAIN.issuperset(map(type, record.template)):
-            lost = find_leaves(record.template, lambda item: type(item) is SavedObject)
-            if lost:
-                raise _failed(record, f"was given {lost[0]!r:.60}, a {lost[0].type_name}, which no file can give back")
+        if lost := _lost_arguments(record):
+            raise _failed(record, f"was given {lost[0]!r:.60}, a {lost[0].type_name}, which no file can give back")
         return arguments
 
     def _fill_uninitialised(self, number: int, value: Any, size: int) -> None:

@@ -172,7 +172,7 @@ def write_sites(sites: list[Site], *, with_texts: bool) -> Json:
     return {
         "files": _written_files(named, table, with_texts),
         "codes": [[files[one.file], one.function, one.first_line] for one in facts.values()],
-        "places": [[codes[code] for code, _ in pairs], lines, [at for _, at in pairs]],
+        "places": [[codes[code] for code, _ in pairs], lines, [table.offset(*pair) for pair in pairs]],
         "frames": [numbers[pair] for site in sites for pair in zip(site.codes, site.instructions, strict=True)],
         "counts": [len(site.codes) for site in sites],
     }
@@ -241,7 +241,7 @@ class SavedCodes(CodeTable):
     def span(self, code: int, instruction: int) -> Span:
         return instruction
 
-    def offset(self, instruction: int) -> int:
+    def offset(self, code: int, instruction: int) -> int:
         return self._offsets[instruction] if self._offsets else -1
 
 

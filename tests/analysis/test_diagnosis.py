@@ -628,3 +628,12 @@ def test_memory_that_holds_anything_is_not_judged():
     judged = {checkup.name(number) for number in checkup.operations if checkup.reading(number) is not None}
     assert judged == {"input", "getitem", "add", "output"}
     assert history.diagnose().is_healthy
+
+
+@pytest.mark.parametrize(("scale", "severity"), [(1e-5, "note"), (0.0, "warning")])
+def test_what_rounding_hides_is_a_note(scale, severity):
+    def function(parts, x):
+        return torch.ones_like(x) + x * scale
+
+    (found,) = diagnosis(function, X.bfloat16()).of("constant output")
+    assert (found.severity, "rounded away" in found.message) == (severity, severity == "note")

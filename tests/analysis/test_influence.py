@@ -325,3 +325,12 @@ def test_a_field_is_drawn(tmp_path):
     figure = history["conv2d_1"].receptive_field.middle.draw(tmp_path / "field.png")
     assert (tmp_path / "field.png").stat().st_size > 1000
     assert "box 1 × 3 × 5 × 5" in figure.axes[0].get_title()
+
+
+def test_a_field_in_integers_exists_and_cannot_be_checked():
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Conv1d(5, 5, 3)).eval()
+    field = torcheer.log_forward_pass(model, torch.arange(5)[None])["output_1"].receptive_field[0, 0, 0]
+    assert (field.elements, field.is_exact) == (5, True)
+    check = field.check()
+    assert (bool(check), check.unchecked) == (False, ("input_1_0",))
+    assert "could not be checked whole" in str(check)

@@ -583,6 +583,10 @@ class Field:
             ActivationNotSaved: values of a call on the way were not saved.
         """
         walk = Walk(self._owner.index)
+        ends = self._number, self._owner.number
+        walk.unchecked.update(
+            {one: walk.index.label(one) for one in ends if not walk.index.record(one).dtype.is_floating_point}
+        )
         if self._owner.direction == "receptive":
             gradient = walk.gradient(self._owner.number, self._chosen).get(self._number)
             found = gradient != 0 if gradient is not None else torch.zeros_like(self.mask)

@@ -370,7 +370,7 @@ def _is_rounded_away(checkup: Checkup, value: Tensor, number: int) -> bool:
     spread, own = read((value - value[:1]).float()), read(value)
     if spread is None or own is None or spread.nonfinite or own.nonfinite:
         return False
-    beside = max(own.magnitude, result.magnitude) if checkup.name(number) in _SUMS else own.magnitude
+    beside = max(own.magnitude, result.magnitude)  # the function may add a bias
     return spread.magnitude < _ROUNDINGS * torch.finfo(dtype).eps * beside
 
 

@@ -614,3 +614,26 @@ def test_a_saturated_result_is_a_model_that_is_sure_and_untrained_norms_say_noth
     assert severities(lambda p, x: torch.sigmoid(1000 * x + 5000)) == ["note"]
     assert severities(lambda p, x: torch.sigmoid(1000 * x + 5000) * x) == ["warning"]
     assert severities(lambda p, x: torch.sigmoid(1000 * p[0](x) + 5000) * x, nn.BatchNorm1d(8)) == ["note"]
+
+
+def test_memory_that_holds_anything_is_not_judged():
+    def function(x):
+        memory = x.new_empty(4, 8)
+        memory[:, :4] = x[:, :4]
+        memory[:, 4:] = x[:, 4:]
+        return memory + 1
+
+    history = torcheer.log_forward_pass(function, X)
+    checkup = Checkup(run_of(history).index)
+    judged = {checkup.name(number) for number in checkup.operations if checkup.reading(number) is not None}
+    assert judged == {"input", "getitem", "add", "output"}
+    assert history.diagnose().is_healthy
+
+
+@pytest.mark.parametrize(("scale", "severity"), [(1e-5, "note"), (0.0, "warning")])
+def test_what_rounding_hides_is_a_note(scale, severity):
+    def function(parts, x):
+        return torch.ones_like(x) + x * scale
+
+    (found,) = diagnosis(function, X.bfloat16()).of("constant output")
+    assert (found.severity, "rounded away" in found.message) == (severity, severity == "note")

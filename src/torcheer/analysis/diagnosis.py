@@ -354,10 +354,21 @@ class Checkup:
     def reading(self, number: int) -> Reading | None:
         """The `Reading` of an operation's tensor or a parameter; None if it cannot be read. Real and complex numbers only."""
         if number not in self._readings:
-            value = self.value(number)
+            value = self.value(number) if not self.is_uninitialised(number) else None
             is_number = value is not None and (value.is_floating_point() or value.is_complex())
             self._readings[number] = read(value) if value is not None and is_number else None
         return self._readings[number]
+
+    def is_uninitialised(self, number: int) -> bool:
+        """True for memory that holds anything, also where a part of it was written: `x.new_empty(4)`, `x[:2] = y`."""
+        while number >= 0:
+            record = self.record(number)
+            if record.function.plain_name in groups.UNINITIALISED:
+                return True
+            if not record.parents or not (passes_through(record) or record.function.plain_name in ("setitem", "getitem")):
+                return False
+            number = record.parents[0]
+        return False
 
     def argument(self, number: int, slot: int) -> Tensor | None:
         """A tensor argument of an operation as the function got it; None if it cannot be read."""

@@ -22,17 +22,18 @@ from .._torch.measure import dense
 from .._torch.shapes import elements_of
 from ..log.records import ModuleCall, OperationRecord
 from ..log.run import LoggedRun, named_once
-from .diagnosis import Checkup, Diagnosis, Finding, Reading, Severity, amount
+from .diagnosis import Checkup, Diagnosis, Finding, Reading, Severity, amount, read
 from .nonfinite import find_near_overflow, find_nonfinite, find_nonfinite_gradients, function_words
 
-_FEW_POSITIONS = 16  # a unit is judged only if it has at least this many values
-_MANY = 0.5  # if this fraction of a layer's units is affected, the finding is a note
-_NEARLY_ALL = 0.9  # if this fraction of a layer's units is affected, the finding is a warning
-_GROWN = 100.0  # a residual stream whose scale grows by this factor gets a note
-_FAR_APART = 1e4  # ratio of the gradients of the first and of the last layers that is worth a finding
-_LARGE = 1 << 24  # number of bytes of a copy that is worth a note
-_SHARE_OF_COPY = 0.02  # fraction of all bytes of the pass that a copy must have for a note
-_MUCH_WORK = 1 << 20  # number of elements of the arguments of a call that is worth computing only once
+_FEW_POSITIONS = 16  # a unit is judged if it has at least as many values: one sample says nothing
+_MANY = 0.5  # of the units of a layer: a note
+_NEARLY_ALL = 0.9  # a warning
+_GROWN = 100.0  # times that the scale of a residual stream grows: a note
+_FAR_APART = 1e4  # times between the gradients of the first and of the last layers
+_LARGE = 1 << 24  # bytes of a copy that is worth a note
+_SHARE_OF_COPY = 0.02  # of all bytes of the pass
+_ROUNDINGS = 8  # of a dtype: samples that differ by less may become equal
+_MUCH_WORK = 1 << 20  # elements of the arguments of a call that is worth computing only once
 
 
 # Units --------------------------------------------------------------------------------------------------------------
@@ -315,11 +316,11 @@ def find_constant_outputs(checkup: Checkup) -> Iterator[Finding]:
         is_all = len(constant) == judged
         reading = checkup.reading(number)
         what = "0 everywhere" if reading is not None and reading.largest == 0 else "the same for every sample"
-        zero = _zero_factor(checkup, number, batch)
-        why = f": {zero} is 0 throughout, as some initialisations make it" if zero else ""
+        reason = _harmless_reason(checkup, number, batch)
+        why = f": {reason}" if reason else ""
         yield checkup.find(
             "constant output",
-            "warning" if is_all and not checkup.has_untrained_norms and not zero else "note",
+            "warning" if is_all and not checkup.has_untrained_norms and not reason else "note",
             f"the output {checkup.label(number)} is {what}, although the {batch} samples differ{why}",
             number,
             batch=batch,
@@ -329,26 +330,48 @@ def find_constant_outputs(checkup: Checkup) -> Iterator[Finding]:
 _SUMS = frozenset("add sub rsub cat concat concatenate stack hstack vstack where embedding".split())
 
 
-def _zero_factor(checkup: Checkup, number: int, batch: int) -> str:
-    """The name of a parameter of zeros that makes an output constant, where it becomes constant; "" if there is none."""
+def _harmless_reason(checkup: Checkup, number: int, batch: int) -> str:
+    """Why an output is constant, where it becomes constant, if an initialisation or rounding explains it; else ""."""
     waiting, seen = [number], {number}
+    chosen: set[int] = set()  # only a part of their values is used
     while waiting:
         one = waiting.pop()
-        is_product = checkup.name(one) not in _SUMS  # zeros in a sum make nothing constant
+        name = checkup.name(one)
+        if name in ("getitem", "select", "narrow") or (one in chosen and name in groups.NORMALISATIONS | {"cat"}):
+            chosen.update(checkup.record(one).parents)
         for parent in checkup.record(one).parents:
-            if parent >= 0:
-                value = checkup.value(parent)
-                is_constant = value is not None and value.dim() >= 1 and (value.shape[0] != batch or _is_same_for_all(value))
-                if parent not in seen and is_constant and checkup.is_from_input(parent):
-                    seen.add(parent)
-                    waiting.append(parent)
+            if parent < 0:
+                if name not in _SUMS and _is_zero_weight(checkup, parent):  # zeros in a sum make nothing constant
+                    return f"{checkup.label(parent)} is 0 throughout, as some initialisations make it"
                 continue
-            name, reading = checkup.label(parent), checkup.reading(parent)
-            is_other = not checkup.index.state(parent).is_parameter or name.rpartition(".")[2] == "bias"
-            is_zero = reading is not None and reading.count > 0 and reading.largest == reading.nonfinite == 0
-            if is_product and is_zero and not is_other:
-                return name
+            value = checkup.value(parent)
+            if value is None or value.dim() < 1 or parent in seen or not checkup.is_from_input(parent):
+                continue
+            if parent in chosen or value.shape[0] != batch or _is_same_for_all(value):
+                seen.add(parent)
+                waiting.append(parent)
+            elif _is_rounded_away(checkup, value, one):
+                return f"what differs is rounded away by {checkup.label(one)} in {_short(checkup.record(one).dtype)}"
     return ""
+
+
+def _is_zero_weight(checkup: Checkup, reference: int) -> bool:
+    reading = checkup.reading(reference)
+    if not checkup.index.state(reference).is_parameter or checkup.label(reference).rpartition(".")[2] == "bias":
+        return False
+    return reading is not None and reading.count > 0 and reading.largest == reading.nonfinite == 0
+
+
+def _is_rounded_away(checkup: Checkup, value: Tensor, number: int) -> bool:
+    """True if the samples of an argument differ by no more than the rounding of a result in 16 bits."""
+    dtype, result = checkup.record(number).dtype, checkup.reading(number)
+    if dtype not in (torch.float16, torch.bfloat16) or result is None or result.nonfinite or not value.is_floating_point():
+        return False
+    spread, own = read((value - value[:1]).float()), read(value)
+    if spread is None or own is None or spread.nonfinite or own.nonfinite:
+        return False
+    beside = max(own.magnitude, result.magnitude)  # the function may add a bias
+    return spread.magnitude < _ROUNDINGS * torch.finfo(dtype).eps * beside
 
 
 def _samples_differ(checkup: Checkup, batch: int) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 from .._cleanup import pass_interrupts_on
 from .._text import Fold, few
 from ..analysis.attention import Heads
+from ..analysis.influence import Influence
 from ..errors import SeveralPasses
 from ..log.keys import Lookup
 from ..log.operation import OperationFacts, facts_of
@@ -40,6 +41,8 @@ class Layer(OperationFacts, ReadAsTensor, Helpful):
 
     # Attributes of `Operation` that lead to other objects. Attributes of `OperationFacts` are added below.
     heads: Heads | None
+    receptive_field: Influence
+    projective_field: Influence
     module: Module | None
     module_call: Call | None
 

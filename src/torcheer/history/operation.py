@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .._text import Fold, preformatted
 from ..analysis import flops_of
 from ..analysis.attention import Heads, heads_of
+from ..analysis.influence import Influence
 from ..log.operation import OperationFacts
 from .attributes import Helpful
 from .printing import describe_operation, describe_values
@@ -73,6 +74,16 @@ class Operation(OperationFacts, ReadAsTensor, Helpful):
     def heads(self) -> Heads | None:
         """Queries, keys, values, outputs and the pattern of each head, if the operation is attention; else None."""
         return heads_of(self)
+
+    @property
+    def receptive_field(self) -> Influence:
+        """Which elements of the inputs reach an element: `receptive_field[0, :, 3, 3]` is a `Field` with a mask and a box."""
+        return Influence(self._index, self._number, "receptive")
+
+    @property
+    def projective_field(self) -> Influence:
+        """Which elements of the outputs an element reaches: `projective_field[0, :, 3, 3]` is a `Field`."""
+        return Influence(self._index, self._number, "projective")
 
     def __str__(self) -> str:
         return describe_operation(self)

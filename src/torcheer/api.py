@@ -206,7 +206,7 @@ def diagnose(
     loss: Callable[[Any], Any] | None = None,
     random_seed: int | None = None,
 ) -> Diagnosis:
-    """Run a model once and look for what is wrong with it; with a `loss` also backward.
+    """Run a model once and look for what is wrong with it. With a `loss`, run backward as well.
 
     >>> import torch, torcheer
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Softmax(dim=0))

@@ -112,7 +112,7 @@ def by_unit(values: Tensor, units: Units) -> Tensor:
 
 
 def wide(values: Tensor) -> Tensor:
-    """Values in double precision: booleans as 0 and 1, complex numbers as complex128."""
+    """Convert values to double precision: booleans to 0 and 1, complex numbers to complex128."""
     return values.to(torch.complex128 if values.is_complex() else torch.float64)
 
 

@@ -1,4 +1,4 @@
-"""A line on stderr that shows the progress of a long task, if stderr is a terminal."""
+"""Shows the progress of a long task in a line on stderr, if stderr is a terminal."""
 
 from __future__ import annotations
 

@@ -55,13 +55,13 @@ def few(things: Iterable[object], most: int, joint: str = ", ") -> str:
 
 
 def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The end of a message: the known name that is most like an unknown name. Empty if no name is like it."""
+    """The end of an error message that suggests the most similar known name. Empty if no name is similar."""
     near = get_close_matches(str(name), list(known), n=1, cutoff=cutoff)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def nearest(name: object, known: Iterable[str], what: str = "") -> str:
-    """The end of a message: the five known names that are most like an unknown name. Empty if no name is like it."""
+    """The end of an error message that suggests the five most similar known names. Empty if no name is similar."""
     near = get_close_matches(str(name), list(known), n=5, cutoff=0.5)
     return f" The nearest {what}{' ' if what else ''}are {', '.join(map(repr, near))}." if near else ""
 

@@ -1,1 +1,1 @@
-"""Knowledge of torch itself. No file of this folder imports the log or another folder that knows it."""
+"""Everything that is known of torch alone. No file in this folder knows what a log is."""

@@ -385,7 +385,7 @@ def _with_other_store(value: Any, plain: Any, read: Callable[[Any], Parts | None
             continue
         try:
             made = bare(value)
-        except TypeError:  # a class derived from a class that is written in C
+        except TypeError:  # the class is derived from a class that is written in C
             return None
         store(made, name, kind.built(held, theirs[0], list(_values(plain))))
         return made

@@ -716,7 +716,7 @@ _a_module: Final = Module()
 PARAMETERS: Final = "_parameters"
 BUFFERS: Final = "_buffers"
 MODULES: Final = "_modules"
-NON_PERSISTENT: Final = "_non_persistent_buffers_set"  # the names of the buffers that `state_dict` omits
+NON_PERSISTENT: Final = "_non_persistent_buffers_set"  # the attribute with the names of the buffers that `state_dict` omits
 # The attribute in which a wrapper, by class, holds the model. It appears in the names of `named_modules`.
 WRAPPED_AS: Final = {"DataParallel": "module", "DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 

@@ -28,7 +28,8 @@ from .internals import (
 from .sentinels import Sign
 from .tensor_table import PLAIN_CLASSES, inner_tensors, is_wrapper, unwrap
 
-_PACKED: Final = {torch.quint4x2: 2, torch.quint2x4: 4}  # elements per byte, for types whose element size torch gives as a byte
+# elements per byte; torch says that an element of these dtypes has one byte
+_PACKED: Final = {torch.quint4x2: 2, torch.quint2x4: 4}
 # dtypes that torch can copy and index, by the size of an element
 OF_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 _LARGEST_ITEM: Final = 16  # the largest size of an element in bytes; elements of every type may begin at a multiple of it

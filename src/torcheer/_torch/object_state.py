@@ -243,7 +243,7 @@ def _position_of(iterator: Any) -> Any:
         return repr(iterator)
     try:
         found = iterator.__reduce__()
-    except Exception as error:  # a generator, a file, or an iterator of a class that raises anything
+    except Exception as error:  # the iterator is a generator or a file, or its class raises anything
         pass_interrupts_on(error)
         return None
     # (iter, (the container, …), index); the container is compared by id, because `==` of tensors gives a tensor

@@ -92,7 +92,7 @@ def _is_over(mode: Any) -> bool | None:
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    """An error with all errors in its context."""
+    """An error and all errors that it was raised from or while handling."""
     chain: list[BaseException] = []
     while error is not None and not any(error is one for one in chain):
         chain.append(error)

@@ -359,7 +359,7 @@ def _scaled_dot_product(operation: OperationFacts) -> Attention:
 
 
 def _flex(operation: OperationFacts) -> Attention:
-    """`flex_attention`: the user's `score_mod` changes scores, `mask_mod` masks them."""
+    """Read a call of `flex_attention`: the user's `score_mod` changes scores, `mask_mod` masks scores."""
     given = _arguments(operation, ("query", "key", "value", "score_mod", "block_mask", "scale"))
     q, k, v, outputs = given["query"], given["key"], given["value"], operation.tensor_contents
     mask_mod: Callable[..., Tensor] = given["block_mask"][-1]

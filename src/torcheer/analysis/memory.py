@@ -237,7 +237,7 @@ class MemoryTimeline:
     at_peak: tuple[Alive, ...]
     saved_for_backward: int  # bytes that autograd keeps after the pass, including tensors that are alive for other reasons too
     states: int  # bytes of the parameters and buffers that were used
-    unknown: Counter[str]  # calls for which it is unknown what autograd keeps; they count as 0 bytes
+    unknown: Counter[str]  # function -> number of calls of which it is unknown what autograd saves; they count as 0 bytes
 
     def __repr__(self) -> str:
         lines = [f"Peak {human_size(self.peak)} at {self.peak_operation}, of which the largest:"]

@@ -575,7 +575,7 @@ class Explainer:
         return self._wrapped[1]
 
     def _by_autograd(self, tensor: Tensor, storage: int | None) -> Entry | None:
-        """Follow autograd's graph from the result of an unwatched call back to recorded tensors."""
+        """Find the origin of a result of an unwatched call, by following autograd's graph back to recorded tensors."""
         if tensor.grad_fn is None or is_functorch_wrapped(tensor):
             return None
         parents = self._autograd_parents(tensor)

@@ -42,7 +42,7 @@ _NONE: dict[str, Any] = {}
 
 
 class ModuleWatcher:
-    """Keeps the stack of modules that are running."""
+    """Keeps the stack of running modules, by hooks that are called when a module begins and ends."""
 
     def __init__(self, recorder: Recorder, sites: CallSites, interceptor: Interceptor) -> None:
         self.recorder = recorder

@@ -104,7 +104,7 @@ class Culprit:
 
     a: Operation | None
     b: Operation | None
-    shown_by: tuple[Operation, Operation] | None  # None for an output that only one history has
+    shown_by: tuple[Operation, Operation] | None  # None if the culprit is behind an output that only one history has
     own_error: Difference | None
     arguments: tuple[tuple[str, Any, Any], ...] = ()
     parameters: tuple[ParameterDifference, ...] = ()

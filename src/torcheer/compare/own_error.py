@@ -146,7 +146,7 @@ class Observer(ABC):
                 return _like(value, target)
             try:
                 value.copy_(target)
-            except RuntimeError:  # several elements share a place in memory
+            except RuntimeError:  # torch refuses the write, because several elements share a place in memory
                 return _like(value, target)
             return value
 

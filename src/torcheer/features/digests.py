@@ -1,6 +1,6 @@
-"""Digests of models, batches and functions. They decide whether an extraction may be resumed.
+"""Computes digests of models, batches and functions, which decide whether an extraction may be resumed.
 
-They are the same in every process, so they must not depend on memory addresses or on the order of a set.
+Digests are the same in every process, so they must not depend on memory addresses or on the order of a set.
 """
 
 from __future__ import annotations

@@ -587,9 +587,7 @@ def _texts(layers: Any) -> list[str]:
 
 
 def _fitting(texts: list[str], sides: list[Side], which: str) -> list[list[str]]:
-    """The layers of each model that the texts name. Each text must name a layer of some model, each model must have a named
-    layer.
-    """
+    """For each model, the layers that the texts name. Raises if a text names no layer, or if a model has no named layer."""
     patterns = {text: glob_pattern(text).fullmatch for text in texts}
     found = [
         list(

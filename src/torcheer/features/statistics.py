@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Prepared(Protocol):
-    """Rows that are centred or scaled as they are read."""
+    """The protocol of rows that are centred or scaled as they are read."""
 
     rows: Rows
 

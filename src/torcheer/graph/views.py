@@ -304,7 +304,7 @@ def bridge(graph: Graph, kept: AbstractSet[str]) -> Graph:
 
 
 def _joined(graph: Graph, kept: AbstractSet[str]) -> dict[tuple[str, str], Edge]:
-    """The remaining edges and the bridges, without feedback."""
+    """The edges between kept nodes, and the bridges over removed nodes; no feedback edges."""
     uses = {key: sum(not edge.is_feedback for edge in edges) for key, edges in graph.edges_out.items()}
     reaching: dict[str, dict[str, Edge]] = {}  # removed node -> kept nodes that reach it, each with its first edge
     found: dict[tuple[str, str], Edge] = {}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Layer(OperationFacts, ReadAsTensor, Helpful):
-    """The same computational step across repeated execution: one or more passes, each an `Operation`.
+    """One step of the computation, run once or several times: a layer has one or more passes, each an `Operation`.
 
     A layer has every attribute on which its passes agree; for other attributes, the error names the labels to use.
 

@@ -74,7 +74,7 @@ class ModuleBackward:
 
     @property
     def time_elapsed(self) -> float:
-        """Seconds, measured by the GPU if `device_seconds` is known."""
+        """Seconds that the backward pass took, measured by the GPU if `device_seconds` is known."""
         return self.device_seconds if self.device_seconds is not None else (self.ended - self.started) / 1e9
 
 

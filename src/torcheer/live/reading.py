@@ -358,7 +358,7 @@ def _run_once(model: Module, arguments: Arguments) -> None:
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """A copy, which gradients flow through; the tensor itself where torch makes no copy of it."""
+    """A copy through which gradients flow; the tensor itself if torch cannot copy it."""
     try:
         return cloned(tensor)
     except (RuntimeError, TypeError):

@@ -13,7 +13,7 @@ _PARTS = ("the functions it runs", "the shapes", "what each operation is compute
 
 
 def fingerprint_of(index: Index) -> str:
-    """The number of operations, a hash of the whole structure, and one of each part: functions, shapes, wiring."""
+    """A text of the number of operations, a hash of the whole structure, and hashes of its functions, shapes and wiring."""
     digest = hashlib.sha256()
     parts = [hashlib.sha256() for _ in _PARTS]
     states: dict[int, int] = {}  # parameters are numbered by first use, so that shared parameters change the hash

@@ -188,7 +188,7 @@ def _unwrapped(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One operation that a key means."""
+    """One operation that a key means, with the module call by which it is meant, if any."""
 
     number: int
     name: str  # a text key that means only this operation

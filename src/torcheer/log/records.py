@@ -40,7 +40,7 @@ class Views(Sequence[Record]):
 
     @abstractmethod
     def _view(self, place: int) -> Record:
-        """The record at a place."""
+        """Make the record of the row at a place."""
 
     @overload
     def __getitem__(self, place: int) -> Record: ...

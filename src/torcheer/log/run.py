@@ -389,7 +389,7 @@ class Index:
         return found | {self.state_name(other): other.tensor for key, other in others.items() if key not in registered}
 
     def all_buffers(self) -> dict[str, torch.Tensor]:
-        """Maps first names to all buffers of the models."""
+        """Maps the first name of each buffer of the models to the buffer."""
         return named_once(self.log.registered.values(), "buffers")
 
     def state_name(self, state: StateRecord) -> str:

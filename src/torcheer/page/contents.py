@@ -375,7 +375,7 @@ def _held_params(index: Index) -> dict[str, tuple[tuple[str, ...], int]]:
                 name = index.state_names[id(tensor)][0]
                 own.add(name)
                 sizes[name] = 0 if is_lazy(tensor) else tensor.numel()
-    for address in reversed(held):  # a module is registered before the modules inside it
+    for address in reversed(held):  # reversed: a module is registered before the modules inside it
         for child in index.module_children[address]:
             held[address] |= held[child]
     return {address: (tuple(sorted(names)), sum(sizes[name] for name in names)) for address, names in held.items()}

@@ -65,7 +65,7 @@ def _pieces(text: str, width: float, size: float, weight: str) -> list[str]:
 
 
 class Sheet:
-    """A figure that is filled by pixels from its top left corner."""
+    """A Matplotlib figure on which texts and pictures are placed by pixels from the top left corner."""
 
     def __init__(self, width: float, height: float) -> None:
         self.width, self.height = math.ceil(width), math.ceil(height)

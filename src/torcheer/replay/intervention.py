@@ -421,7 +421,7 @@ def _input_meant(run: LoggedRun, key: AnyKey, numbers: list[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The value of operation `number` as seen by readers `first <= n < end`."""
+    """The value of operation `number`, as the operations `first <= n < end` read it."""
 
     number: int
     first: int

@@ -593,7 +593,7 @@ def _span(shape: Sequence[int], strides: Sequence[int], distance: int) -> tuple[
 
 
 def _last_uses(log: Log, reads: Iterable[PythonReadRecord]) -> dict[int, list[int]]:
-    """Maps each operation to the operations whose values are not needed after it."""
+    """Maps each operation to the operations whose values no later operation needs, so that they can be released."""
     last: dict[int, int] = {}
     for number, row in enumerate(log.rows):
         last[number] = number

@@ -51,7 +51,7 @@ class ValidationReport:
     title: str
     num_operations: int
     checks: tuple[Check, ...]
-    notes: tuple[str, ...] = ()  # the notes of the history
+    notes: tuple[str, ...] = ()  # the notes of the history that was validated
 
     @property
     def is_valid(self) -> bool:

@@ -114,7 +114,7 @@ def _difference(absent: AbsentTensor, tensor: Any, is_used: bool) -> str:
 
 # Reads a saved history.
 
-_SMALL = 1 << 20  # number of bytes that a document may have in any case
+_SMALL = 1 << 20  # number of bytes that a document may have, however small its compressed form is
 
 
 def load_run(path: Path, functions: Iterable[Any] = ()) -> LoggedRun:

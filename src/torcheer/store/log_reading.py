@@ -327,7 +327,7 @@ class LogReader:
             log.python_reads.append(PythonReadRecord(*what, *self._where(module, site), number(before, "a read")))
         if self._get("failure") is not None:
             log.failure = self._failure(items(self._get("failure"), "the failure"))
-        if (result := self._document.get("result")) is not None:  # files of earlier versions do not have it
+        if (result := self._document.get("result")) is not None:  # files of earlier versions do not have the model's result
             pairs = lists(result, "the result", "an item of the result")
             log.result = [(self._values.read_path(path), self._values.read(item)) for path, item in pairs]
             try:

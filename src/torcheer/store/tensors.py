@@ -197,7 +197,7 @@ def facts_of_written(tensor: Tensor) -> Json:
 
 
 def _overlapping(windows: list[_Window]) -> list[list[_Window]]:
-    """The windows of one storage in groups that overlap."""
+    """Group the windows of one storage so that windows in different groups do not overlap."""
     if len(windows) == 1:
         return [windows]
     found: list[list[_Window]] = []

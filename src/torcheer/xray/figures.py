@@ -477,7 +477,7 @@ def _image(png: bytes, inches: float) -> Any:
 
 
 def _shown_here(figure: Figure) -> None:
-    """Do not show a figure again as the last value of the cell that has shown it; other cells still show it."""
+    """Stop the notebook cell that has shown a figure from showing it again as the cell's value; other cells still show it."""
     shown = getattr(notebook(), "execution_count", 0)
 
     def display() -> None:

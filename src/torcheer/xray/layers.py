@@ -230,7 +230,7 @@ def _default_kinds(operation: Operation) -> frozenset[str]:
     return frozenset({"layer"} if _is_in(operation, groups.RECURRENT) and is_first else ())
 
 
-# Finding ----------------------------------------------------------------------------------------------------------
+# Finding watched layers in a history -----------------------------------------------------------------------------------
 
 
 def find(history: ModelHistory, watch: Watch, *, must_exist: bool = False) -> Found:

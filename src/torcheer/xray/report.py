@@ -174,7 +174,7 @@ def _short(value: float) -> float:
 # Everything that comes from a run is data, and is shown as text.
 
 MAX_BYTES = 20 * 2**20
-MOST_SNAPSHOTS = 2000  # a screen has no more columns of pixels
+MOST_SNAPSHOTS = 2000  # more snapshots than a screen has columns of pixels would not be seen
 _STRIDES = (1, 2, 4, 8)
 _ENOUGH = 12  # number of steps with pictures that are enough: with fewer, pictures are thinned
 _SLACK = 100  # number of bytes by which the facts may grow

@@ -348,7 +348,7 @@ def locked(folder: Path) -> IO[bytes]:
 #
 # A snapshot is written to a temporary name, flushed to the disk and renamed. A process that is killed at any moment
 # loses at most the snapshot it was writing. Reading runs no code from the files, and works while another process
-# writes. Nothing but the files says what there is, so nothing has to be kept in step with them: an index of older runs
+# writes. Only these files say which snapshots exist, so nothing else must be kept in step with them: an index of older runs
 # (`index.jsonl`), which repeats their headers, is left as it is. Opening a run takes as long as with an index, since
 # the time goes into checking what is said.
 #
@@ -469,7 +469,7 @@ class FileManager:
                 self._remembered.popitem(last=False)
 
     def tensor(self, snapshot: Snapshot, layer: str, kind: str) -> Tensor:
-        """The kept tensor of a kind of a layer."""
+        """Read the kept tensor of a kind of a layer."""
         key = tensor_key(layer, kind)
         return self._kept(snapshot, [key])[key]
 

@@ -639,7 +639,7 @@ def _split(term: str) -> Labels:
 
 
 def _spread(part: Labels, dims: int) -> Labels:
-    """The labels with the ellipsis expanded; its dimensions are counted from the right."""
+    """The labels of an operand of einsum, with one label for each dimension of the ellipsis, counted from the right."""
     if ... not in part:
         return part
     at, hidden = part.index(...), dims - len(part) + 1

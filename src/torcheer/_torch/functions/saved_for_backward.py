@@ -263,7 +263,7 @@ def _embedding(call: TorchCall) -> Saved:
 
 @_rule("getitem")
 def _getitem(call: TorchCall) -> Saved:
-    """The indices; lists are converted to integer tensors."""
+    """Autograd saves the indices of an indexing; lists of indices are first converted to integer tensors."""
     index = call.args[1]
     items = index if type(index) is tuple else (index,)
     numbers = sum(_leaves(item) for item in items if isinstance(item, list))

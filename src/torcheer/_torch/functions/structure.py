@@ -136,7 +136,7 @@ class Structure:
         return self._among(there, has_schemas=bool(there))
 
     def _among(self, arguments: list[Any], *, has_schemas: bool) -> Role:
-        """The role of an argument, given the argument in each overload of the function."""
+        """The role of an argument. `arguments` has the argument's entries in the schemas of the function's overloads."""
         roles = [self._role(argument.name) for argument in arguments if "Tensor" in str(argument.type)]
         if roles:
             return next((role for role in roles if role is not Role.VALUE), Role.VALUE)

@@ -142,6 +142,20 @@ def row_that_is_masked_whole():
     train(Net(lambda h: h.masked_fill(mask, -torch.inf).softmax(-1).cumsum(0)), data())
 
 
+def branch_that_is_taken_at_random():
+    train(Net(lambda h: h.log() if torch.rand(()) < 0.3 else h * torch.rand(())), data(20))
+
+
+def float16_overflow_under_autocast():
+    model = Net(lambda h: h * 1e6)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with torcheer.guard(model, optimizer):
+        with torch.autocast("cpu", torch.float16):
+            out = model(data()[0][0])
+        out.float().square().mean().backward()
+        optimizer.step()
+
+
 def nan_in_the_data():
     train(Net(), with_nan(data(), 2, 0))
 
@@ -265,6 +279,8 @@ WRONG = {  # step, phase, type of the operation, words of the reason
     float16_overflow: (0, "forward", "pow", "float16 overflow"),
     float16_overflow_of_a_weight_gradient: (0, "backward", "linear", "the gradients of fc.weight"),
     row_that_is_masked_whole: (0, "forward", "softmax", "a sample masked whole"),
+    branch_that_is_taken_at_random: (None, "forward", "log", "log of"),
+    float16_overflow_under_autocast: (0, "forward", "mul", "float16 overflow"),
     nan_in_the_data: (2, "forward", "input", "it was given to the model (1 value"),
     nan_in_the_targets: (2, "loss", "output", "1 of 32 values of the gradient"),
     deviation_of_one_value: (0, "forward", "std", "n − 1 = 0"),
@@ -691,6 +707,28 @@ def test_an_output_gets_a_gradient_from_another_output_and_from_outside():
         (out["loss"] + (out["logits"] * 0).sqrt().sum()).backward()
         optimizer.step()
     assert caught.value.phase == "loss"
+
+
+def test_an_optimizer_inside_a_wrapper_is_watched():
+    class Wrapper(torch.optim.Optimizer):
+        """As accelerate's, which is an optimizer only by name."""
+
+        def __init__(self, optimizer):
+            self.optimizer = optimizer
+
+        @property
+        def param_groups(self):
+            return self.optimizer.param_groups
+
+        def step(self, closure=None):
+            self.optimizer.step(closure)
+
+        def zero_grad(self, set_to_none=True):
+            self.optimizer.zero_grad(set_to_none)
+
+    model = Net()
+    with pytest.raises(NotFinite):
+        train(model, with_nan(data(), 2, 0), optimizer=Wrapper(torch.optim.SGD(model.parameters(), 0.1)))
 
 
 def test_the_number_of_the_first_step_can_be_given():

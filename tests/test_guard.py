@@ -601,6 +601,41 @@ def test_copies_of_a_watched_model_are_not_watched():
         assert watched.steps == 0
 
 
+def test_a_watched_model_is_traced_exported_saved_and_transformed(tmp_path):
+    model = Net(F.relu)
+    x = data()[0][0]
+    with torcheer.guard(model, torch.optim.SGD(model.parameters(), 0.1)) as watched:
+        assert torch.equal(torch.jit.trace(model, x)(x), model(x))
+        assert torch.equal(torch.export.export(model, (x,)).module()(x), model(x))
+        torch.save(model.state_dict(), tmp_path / "weights.pt")
+        torch.func.grad(lambda given: torch.func.functional_call(model, given, (x,)).sum())(dict(model.named_parameters()))
+        assert torch.equal(torch.optim.swa_utils.AveragedModel(model)(x), model(x))
+        assert watched._trouble == ""
+
+
+def test_an_interrupt_while_the_step_runs_again_leaves_everything_as_it_was():
+    model = Stateful(torch.log)
+    optimizer = torch.optim.Adam(model.parameters())
+    watched = torcheer.guard(model, optimizer)
+    x, y = data()[0]
+    F.mse_loss(model(x), y).backward()
+    interrupts = []
+
+    def interrupt(module, given, output):
+        interrupts.append(module)
+        raise KeyboardInterrupt
+
+    before, handle = everything(model), model.norm.register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step()
+    handle.remove()
+    assert len(interrupts) == 1
+    assert same(everything(model), before)
+    with pytest.raises(NotFinite, match="log of"):
+        optimizer.step()
+    watched.close()
+
+
 def test_a_model_that_raises_and_an_interrupt_do_not_disturb_the_guard():
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -467,6 +467,8 @@ class guard:  # noqa: N801 - used as a function: `guard(model, optimizer)`
             return False
         if is_transforming() or torch.compiler.is_compiling():
             return False
+        if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]  # torch's own
+            return False
         return not (cuda_is_used() and torch.cuda.is_current_stream_capturing())
 
     def _hold(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import sys
 import warnings
 
 import pytest
@@ -356,7 +357,7 @@ def test_parameters_are_checked_on_request():
     model = Net()
     model.unused = nn.Parameter(torch.tensor([math.nan]))
     train(model, data())
-    with pytest.raises(NotFinite, match="the loss or a parameter is not finite"):
+    with pytest.raises(NotFinite, match="the loss or a parameter is not"):
         train(model, data(), parameters=True)
 
 
@@ -686,6 +687,17 @@ def test_a_fault_of_the_guard_does_not_stop_a_training(monkeypatch):
     assert train(Net(), data()).steps == 4
     with pytest.raises(NotFinite, match="could not hold the step"):
         train(Net(torch.log), data())
+
+
+def test_a_step_that_could_not_be_checked_is_made_and_said_once(monkeypatch):
+    def fails(*given):
+        raise RuntimeError("no such device")
+
+    monkeypatch.setattr(sys.modules["torcheer.guard"], "_are_finite", fails)
+    with pytest.warns(NotFiniteWarning, match="no such device") as caught:
+        watched = train(Net(), data())
+    assert len(caught) == 1
+    assert watched.steps == 4
 
 
 def test_an_unseen_model_is_said():

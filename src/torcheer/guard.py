@@ -269,7 +269,8 @@ class guard:  # noqa: N801 - used as a function: `guard(model, optimizer)`
         self._copies_inputs = False
         self._is_replaying = False
         self._is_open = True
-        self._told = False
+        self._told = False  # that a step was skipped, or made with gradients that are not finite
+        self._said_unchecked = False
         self._trouble = ""  # the last fault of the guard itself
         with held_signals(), ExitStack() as undo:
             before, after = _Hook(self, "_before_forward"), _Hook(self, "_after_forward")
@@ -408,6 +409,9 @@ class guard:  # noqa: N801 - used as a function: `guard(model, optimizer)`
             pass_interrupts_on(error)
             self._note_trouble(error)
             is_finite, is_handled = True, False
+            if not self._said_unchecked:
+                self._said_unchecked = True
+                warnings.warn(f"guard could not check a step, which was made: {self._trouble}", NotFiniteWarning, stacklevel=4)
         self._steps[key] += 1
         self._has_stepped = True
         self._without_step = 0
@@ -647,7 +651,7 @@ class _Report:
                 f"({few(parameters, _MOST_NAMES)})."
             )
         else:
-            self._head = f"Step {step}: the loss or a parameter is not finite."
+            self._head = f"Step {step}: the gradients are finite, and the loss or a parameter is not."
 
     def add(self, note: str) -> None:
         if note not in self._notes:

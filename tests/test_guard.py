@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import sys
 import warnings
 
 import pytest
@@ -142,6 +143,20 @@ def row_that_is_masked_whole():
     train(Net(lambda h: h.masked_fill(mask, -torch.inf).softmax(-1).cumsum(0)), data())
 
 
+def branch_that_is_taken_at_random():
+    train(Net(lambda h: h.log() if torch.rand(()) < 0.3 else h * torch.rand(())), data(20))
+
+
+def float16_overflow_under_autocast():
+    model = Net(lambda h: h * 1e6)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with torcheer.guard(model, optimizer):
+        with torch.autocast("cpu", torch.float16):
+            out = model(data()[0][0])
+        out.float().square().mean().backward()
+        optimizer.step()
+
+
 def nan_in_the_data():
     train(Net(), with_nan(data(), 2, 0))
 
@@ -265,6 +280,8 @@ WRONG = {  # step, phase, type of the operation, words of the reason
     float16_overflow: (0, "forward", "pow", "float16 overflow"),
     float16_overflow_of_a_weight_gradient: (0, "backward", "linear", "the gradients of fc.weight"),
     row_that_is_masked_whole: (0, "forward", "softmax", "a sample masked whole"),
+    branch_that_is_taken_at_random: (None, "forward", "log", "log of"),
+    float16_overflow_under_autocast: (0, "forward", "mul", "float16 overflow"),
     nan_in_the_data: (2, "forward", "input", "it was given to the model (1 value"),
     nan_in_the_targets: (2, "loss", "output", "1 of 32 values of the gradient"),
     deviation_of_one_value: (0, "forward", "std", "n − 1 = 0"),
@@ -340,7 +357,7 @@ def test_parameters_are_checked_on_request():
     model = Net()
     model.unused = nn.Parameter(torch.tensor([math.nan]))
     train(model, data())
-    with pytest.raises(NotFinite, match="the loss or a parameter is not finite"):
+    with pytest.raises(NotFinite, match="the loss or a parameter is not"):
         train(model, data(), parameters=True)
 
 
@@ -585,6 +602,41 @@ def test_copies_of_a_watched_model_are_not_watched():
         assert watched.steps == 0
 
 
+def test_a_watched_model_is_traced_exported_saved_and_transformed(tmp_path):
+    model = Net(F.relu)
+    x = data()[0][0]
+    with torcheer.guard(model, torch.optim.SGD(model.parameters(), 0.1)) as watched:
+        assert torch.equal(torch.jit.trace(model, x)(x), model(x))
+        assert torch.equal(torch.export.export(model, (x,)).module()(x), model(x))
+        torch.save(model.state_dict(), tmp_path / "weights.pt")
+        torch.func.grad(lambda given: torch.func.functional_call(model, given, (x,)).sum())(dict(model.named_parameters()))
+        assert torch.equal(torch.optim.swa_utils.AveragedModel(model)(x), model(x))
+        assert watched._trouble == ""
+
+
+def test_an_interrupt_while_the_step_runs_again_leaves_everything_as_it_was():
+    model = Stateful(torch.log)
+    optimizer = torch.optim.Adam(model.parameters())
+    watched = torcheer.guard(model, optimizer)
+    x, y = data()[0]
+    F.mse_loss(model(x), y).backward()
+    interrupts = []
+
+    def interrupt(module, given, output):
+        interrupts.append(module)
+        raise KeyboardInterrupt
+
+    before, handle = everything(model), model.norm.register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step()
+    handle.remove()
+    assert len(interrupts) == 1
+    assert same(everything(model), before)
+    with pytest.raises(NotFinite, match="log of"):
+        optimizer.step()
+    watched.close()
+
+
 def test_a_model_that_raises_and_an_interrupt_do_not_disturb_the_guard():
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -635,6 +687,17 @@ def test_a_fault_of_the_guard_does_not_stop_a_training(monkeypatch):
     assert train(Net(), data()).steps == 4
     with pytest.raises(NotFinite, match="could not hold the step"):
         train(Net(torch.log), data())
+
+
+def test_a_step_that_could_not_be_checked_is_made_and_said_once(monkeypatch):
+    def fails(*given):
+        raise RuntimeError("no such device")
+
+    monkeypatch.setattr(sys.modules["torcheer.guard"], "_are_finite", fails)
+    with pytest.warns(NotFiniteWarning, match="no such device") as caught:
+        watched = train(Net(), data())
+    assert len(caught) == 1
+    assert watched.steps == 4
 
 
 def test_an_unseen_model_is_said():
@@ -691,6 +754,28 @@ def test_an_output_gets_a_gradient_from_another_output_and_from_outside():
         (out["loss"] + (out["logits"] * 0).sqrt().sum()).backward()
         optimizer.step()
     assert caught.value.phase == "loss"
+
+
+def test_an_optimizer_inside_a_wrapper_is_watched():
+    class Wrapper(torch.optim.Optimizer):
+        """As accelerate's, which is an optimizer only by name."""
+
+        def __init__(self, optimizer):
+            self.optimizer = optimizer
+
+        @property
+        def param_groups(self):
+            return self.optimizer.param_groups
+
+        def step(self, closure=None):
+            self.optimizer.step(closure)
+
+        def zero_grad(self, set_to_none=True):
+            self.optimizer.zero_grad(set_to_none)
+
+    model = Net()
+    with pytest.raises(NotFinite):
+        train(model, with_nan(data(), 2, 0), optimizer=Wrapper(torch.optim.SGD(model.parameters(), 0.1)))
 
 
 def test_the_number_of_the_first_step_can_be_given():

@@ -30,11 +30,11 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ._cleanup import pass_interrupts_on
+from ._cleanup import held_signals, pass_interrupts_on
 from ._files.files import make_folder
 from ._text import few, plural
 from ._torch.addresses import innermost
-from ._torch.callbacks import lightning_callbacks, trainer_callbacks
+from ._torch.callbacks import callback_class
 from ._torch.containers import find_tensors, replace_tensors
 from ._torch.forward_backward import PassAgain, differentiable
 from ._torch.functions.facts import Origin
@@ -241,6 +241,7 @@ class guard:  # noqa: N801 - used as a function: `guard(model, optimizer)`
         first_step: int = 0,
         max_bytes: int = 1 << 28,
     ) -> None:
+        optimizers = tuple(map(_unwrapped, optimizers))
         _check_arguments(model, optimizers, action, patience, scaler, folder, first_step, max_bytes)
         self.struck = 0
         self.skipped = 0
@@ -268,9 +269,10 @@ class guard:  # noqa: N801 - used as a function: `guard(model, optimizer)`
         self._copies_inputs = False
         self._is_replaying = False
         self._is_open = True
-        self._told = False
+        self._told = False  # that a step was skipped, or made with gradients that are not finite
+        self._said_unchecked = False
         self._trouble = ""  # the last fault of the guard itself
-        with ExitStack() as undo:
+        with held_signals(), ExitStack() as undo:
             before, after = _Hook(self, "_before_forward"), _Hook(self, "_after_forward")
             stop_watching_compiled = watch_compiled_call(self._watched, before, after)
             if stop_watching_compiled is not None:  # hooks would be compiled, too
@@ -290,7 +292,8 @@ class guard:  # noqa: N801 - used as a function: `guard(model, optimizer)`
     def close(self) -> None:
         """Stop watching."""
         self._is_open = False
-        self._undo.close()
+        with held_signals():
+            self._undo.close()
         self._forget()
 
     def __enter__(self) -> guard:
@@ -406,6 +409,9 @@ class guard:  # noqa: N801 - used as a function: `guard(model, optimizer)`
             pass_interrupts_on(error)
             self._note_trouble(error)
             is_finite, is_handled = True, False
+            if not self._said_unchecked:
+                self._said_unchecked = True
+                warnings.warn(f"guard could not check a step, which was made: {self._trouble}", NotFiniteWarning, stacklevel=4)
         self._steps[key] += 1
         self._has_stepped = True
         self._without_step = 0
@@ -465,6 +471,8 @@ class guard:  # noqa: N801 - used as a function: `guard(model, optimizer)`
             return False
         if is_transforming() or torch.compiler.is_compiling():
             return False
+        if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]  # torch's own
+            return False
         return not (cuda_is_used() and torch.cuda.is_current_stream_capturing())
 
     def _hold(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass:
@@ -513,7 +521,7 @@ class guard:  # noqa: N801 - used as a function: `guard(model, optimizer)`
             try:
                 self._tell("", optimizer, raises=is_last)
             finally:
-                with torch.no_grad():
+                with held_signals(), torch.no_grad():
                     self._buffers.restore(first)
                 if not is_last:
                     for group in optimizer.param_groups:
@@ -535,7 +543,7 @@ class guard:  # noqa: N801 - used as a function: `guard(model, optimizer)`
         report = self._explained(overflow, optimizer, passes, step)
         if raises:
             if self._held:
-                with torch.no_grad():
+                with held_signals(), torch.no_grad():
                     lost = self._buffers.restore(self._held[0].buffers)
                 if lost:
                     report.add(f"The pass changed large buffers, which are not as before the step: {few(lost, _MOST_NAMES)}.")
@@ -572,7 +580,7 @@ class guard:  # noqa: N801 - used as a function: `guard(model, optimizer)`
             report.add(f"The step could not be run again ({type(trouble).__name__}: {trouble}).")
         finally:
             self._is_replaying = False
-            with torch.no_grad():
+            with held_signals(), torch.no_grad():
                 self._buffers.restore(now)
         return report
 
@@ -643,7 +651,7 @@ class _Report:
                 f"({few(parameters, _MOST_NAMES)})."
             )
         else:
-            self._head = f"Step {step}: the loss or a parameter is not finite."
+            self._head = f"Step {step}: the gradients are finite, and the loss or a parameter is not."
 
     def add(self, note: str) -> None:
         if note not in self._notes:
@@ -889,6 +897,13 @@ def _called_module(model: Module) -> Module:
     return model
 
 
+def _unwrapped(optimizer: Any) -> Any:
+    """The optimizer inside a wrapper, such as accelerate's."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer) and hasattr(optimizer, "param_groups"):
+        optimizer = inner
+    return optimizer
+
+
 def _check_arguments(
     model: Any, optimizers: tuple[Any, ...], action: Any, patience: Any, scaler: Any, folder: Any, first_step: Any, most: Any
 ) -> None:
@@ -899,8 +914,8 @@ def _check_arguments(
     for one in optimizers:
         if not isinstance(one, Optimizer):
             raise InvalidArgument(
-                f"guard(model, optimizer) takes optimizers of torch.optim; got {type(one).__name__}. Of a wrapper, give the "
-                "optimizer inside; options have names, such as action='skip'."
+                f"guard(model, optimizer) takes optimizers of torch.optim; got {type(one).__name__}. Options have "
+                "names, such as action='skip'."
             )
         if isinstance(one, torch.optim.LBFGS):
             raise InvalidArgument(
@@ -989,16 +1004,7 @@ class _TrainerHooks(_Guarding):
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("LightningGuard", "TrainerGuard"):
-        return _made(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-@functools.cache
-def _made(name: str) -> type:
-    hooks: type
-    if name == "LightningGuard":
-        hooks, bases = _LightningHooks, lightning_callbacks(name)
-    else:
-        hooks, bases = _TrainerHooks, trainer_callbacks(name)
-    return type(name, (hooks, *bases), {"__doc__": hooks.__doc__, "__module__": __name__})
+    hooks = {"LightningGuard": _LightningHooks, "TrainerGuard": _TrainerHooks}.get(name)
+    if hooks is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return callback_class(name, hooks, __name__)

@@ -1,13 +1,23 @@
-"""The base classes of callbacks of Lightning and of the Trainer of Hugging Face, imported when they are first asked for."""
+"""Callbacks of Lightning and of the Trainer of Hugging Face: classes made when they are first asked for, since they need the
+package.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from importlib.util import find_spec
 
 
-def lightning_callbacks(name: str) -> list[type]:
+@functools.cache
+def callback_class(name: str, hooks: type, module: str) -> type:
+    """The class `name` of a module: its hooks, and the base class of Lightning (`Lightning…`) or of the Trainer."""
+    bases = _lightning_callbacks(name) if name.startswith("Lightning") else _trainer_callbacks(name)
+    return type(name, (hooks, *bases), {"__doc__": hooks.__doc__, "__module__": module})
+
+
+def _lightning_callbacks(name: str) -> list[type]:
     """The class Callback of each imported Lightning package; if none is imported, of the first installed package."""
     packages = "lightning.pytorch", "pytorch_lightning"
     used = [module for package in packages if (module := sys.modules.get(package)) is not None]
@@ -19,8 +29,7 @@ def lightning_callbacks(name: str) -> list[type]:
     return [module.Callback for module in used]
 
 
-def trainer_callbacks(name: str) -> list[type]:
-    """The class TrainerCallback."""
+def _trainer_callbacks(name: str) -> list[type]:
     if not find_spec("transformers"):
         raise ImportError(f"{name} needs the Trainer of Hugging Face: pip install transformers accelerate")
     return [importlib.import_module("transformers").TrainerCallback]

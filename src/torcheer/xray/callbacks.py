@@ -7,7 +7,6 @@ importing this module needs neither package.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from .._torch.callbacks import lightning_callbacks, trainer_callbacks
+from .._torch.callbacks import callback_class
 from .._torch.containers import replace_tensors
 from .._torch.inputs import check_names
 from ..errors import InvalidArgument
@@ -183,14 +182,7 @@ def _has_forward(pl_module: Any) -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("LightningXray", "TrainerXray"):
-        return _made(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-@functools.cache
-def _made(name: str) -> type:
-    hooks, bases = (
-        (_LightningHooks, lightning_callbacks(name)) if name == "LightningXray" else (_TrainerHooks, trainer_callbacks(name))
-    )
-    return type(name, (hooks, *bases), {"__doc__": hooks.__doc__, "__module__": __name__})
+    hooks = {"LightningXray": _LightningHooks, "TrainerXray": _TrainerHooks}.get(name)
+    if hooks is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return callback_class(name, hooks, __name__)

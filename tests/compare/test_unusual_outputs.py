@@ -330,20 +330,32 @@ def test_nan_in_memory_that_was_never_written_is_no_difference(read):
     garbage = itertools.cycle([1.0, math.nan])
 
     def model(t):
-        made = torch.empty(3)
-        with torch._C.DisableTorchFunction():  # so that the log does not see the write
-            place = made.data_ptr()
-        (ctypes.c_float * 3).from_address(place)[:] = [next(garbage)] * 3
-        return t.sin(), read(made)
+        return t.sin(), read(memory_of(next(garbage)))
 
     comparison = tl.compare_models(model, model, x)
     assert comparison.verdict == "equal", str(comparison)
     assert "never written" in comparison.headline
 
 
+def memory_of(number):
+    """What `torch.empty` gives, with this number in it."""
+    made = torch.empty(3)
+    with torch._C.DisableTorchFunction():  # so that the log does not see the write
+        place = made.data_ptr()
+    (ctypes.c_float * 3).from_address(place)[:] = [number] * 3
+    return made
+
+
 def test_what_nan_in_memory_decides_hides_no_other_difference():
     def model(times):
-        return lambda t: torch.where(torch.empty(3).isnan(), 3.0, 4.0) + t.sin().mean() * times
+        garbage = itertools.cycle([1.0, math.nan])
+        return lambda t: (t.sin(), torch.where(memory_of(next(garbage)).isnan(), 3.0, 4.0) + t.sin().mean() * times)
 
-    assert tl.compare_models(model(1), model(1), x)
-    assert tl.compare_models(model(1), model(2), x).verdict == "different"
+    one, other = model(1), model(1)
+    other(x)  # so that the two have other garbage
+    assert tl.compare_models(one, other, x).verdict == "equal"
+    for turns in range(2):
+        one, other = model(1), model(2)
+        for _ in range(turns):
+            other(x)
+        assert tl.compare_models(one, other, x).verdict == "different"

@@ -637,3 +637,20 @@ def test_what_rounding_hides_is_a_note(scale, severity):
 
     (found,) = diagnosis(function, X.bfloat16()).of("constant output")
     assert (found.severity, "rounded away" in found.message) == (severity, severity == "note")
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize(
+    ("page", "model", "inputs"),
+    [("xray.md", "model", "images"), ("similarity.md", "trained(0)", "pictures.tensors[0][:16]")],
+)
+def test_the_trained_small_models_of_the_docs_are_healthy(page, model, inputs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    code = next(one for one in (DOCS / page).read_text().split("```python\n")[1:] if "optimizer.step()" in one)
+    exec(code.partition("```")[0], names)
+    found = torcheer.diagnose(eval(model, names).eval(), eval(inputs, names))
+    assert found.is_healthy, found
+    assert len(found.history.operations) > 5

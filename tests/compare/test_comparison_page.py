@@ -99,7 +99,7 @@ def test_the_panel_says_whose_values_it_shows_and_leads_to_those_of_the_other(mo
         sides.nth(side).click()
         assert [one.get_attribute("aria-pressed") for one in sides.all()] == [str(at == side).lower() for at in (0, 1)]
         assert found.evaluate("__torcheer.state().selection.side") == side
-        assert found.locator(".panel h2").inner_text() == "layernorm"
+        assert found.locator(".panel h2").inner_text() == "layer_norm"
 
 
 def test_what_only_one_model_has_leads_to_no_counterpart(model, ids, opened):

@@ -24,7 +24,7 @@ from torcheer.xray.figures import Displays, show_png
 from torcheer.xray.pacing import Pace
 from torcheer.xray.records import Snapshot
 from torcheer.xray.run import Saved, limits_of
-from torcheer.xray.sampling import Limits, Measured, is_above_zero, keep
+from torcheer.xray.sampling import Limits, Measured, keep, lives_and_unknown
 from torcheer.xray.selectors import Choices, RandomFilterSelectorType
 from torcheer.xray.tracer import ArchitectureTracer
 from xray_runs import make_entry, write_run
@@ -145,12 +145,14 @@ def test_of_long_signals_every_nth_position_is_kept() -> None:
     "tensor", [torch.ones(2, 3, dtype=torch.complex64), torch.eye(3).to_sparse(), torch.tensor(-1.0)], ids=str
 )
 def test_units_of_unusual_tensors_are_not_called_dead(tensor: Tensor) -> None:
-    assert is_above_zero(Measured("fc", "activation", "fc", tensor)).all()
+    assert lives_and_unknown(Measured("fc", "activation", "fc", tensor))[0].all()
 
 
 def test_units_are_dead_where_nothing_is_above_zero() -> None:
     tensor = torch.tensor([[-1.0, 2.0, float("nan"), 0.0], [0.0, -1.0, -1.0, -2.0]])
-    assert is_above_zero(Measured("fc", "activation", "fc", tensor)).tolist() == [False, True, True, False]
+    lives, unknown = lives_and_unknown(Measured("fc", "activation", "fc", tensor))
+    assert lives.tolist() == [False, True, False, False]
+    assert unknown.tolist() == [False, False, True, False]
 
 
 def test_a_newer_figure_for_a_place_takes_the_turn_of_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:

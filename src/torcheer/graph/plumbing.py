@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -120,7 +121,7 @@ def _only_rearranges(node: Node, graph: Graph, data: set[str]) -> bool:
     facts = node.facts
     if node.kind not in ("operation", "alias") or facts is None or node.params or node.python_reads or node.is_inplace:
         return False
-    if any(use.is_written for use in node.buffers):
+    if node.structure is not None or any(use.is_written for use in node.buffers):
         return False
     if facts.is_dropout:
         return _is_off(node)
@@ -151,7 +152,11 @@ def _beside(graph: Graph, data: set[str]) -> set[str]:
     outputs = [node for node in graph.all_nodes if node.kind == "output"]
     if outputs and not any(edge.source in data for node in outputs for edge in graph.edges_in.get(node.key, ())):
         return set()
-    return {node.key for node in graph.all_nodes if node.key not in data and node.kind not in _ALWAYS_DRAWN}
+    return {
+        node.key
+        for node in graph.all_nodes
+        if node.key not in data and node.kind not in _ALWAYS_DRAWN and node.structure is None
+    }
 
 
 def _groups(graph: Graph, beside: set[str]) -> list[list[str]]:
@@ -268,24 +273,34 @@ def _chip_node(key: str, chip: Chip, nodes: list[Node]) -> Node:
 
 def _without(graph: Graph, folded: frozenset[str]) -> Graph:
     """The graph without these nodes. An edge through them begins at the last drawn node, and has the shape that arrives."""
-    reaching: dict[str, dict[str, Edge]] = {}  # by folded node: the drawn nodes that reach it, each with its first edge
+    reaching: dict[str, dict[str, Edge]] = {}  # folded node -> the drawn nodes that reach it, each with its first edge
     edges: list[Edge] = []
+    backwards: list[Edge] = []  # from a folded node to an earlier node, such as the buffer that the folded node writes
+
+    def through(edge: Edge) -> Iterator[Edge]:
+        """An edge for each drawn node that reaches the folded source of an edge."""
+        for source, first in reaching[edge.source].items():
+            passes = ((graph.by_key[source].passes[0], graph.by_key[edge.target].passes[0]),)
+            ends: dict[str, Any] = {"target": edge.target, "positions": edge.positions, "passes": passes}
+            yield replace(first, **ends, is_memory=False, shape=edge.shape, bytes=edge.bytes)
+
     for node in graph.all_nodes:
         arriving: dict[str, list[Edge]] = {}
         for edge in graph.edges_in.get(node.key, ()):
             if edge.source not in folded:
                 arriving.setdefault(edge.source, []).append(edge)
-                continue
-            for source, first in reaching[edge.source].items():
-                passes = ((graph.by_key[source].passes[0], node.passes[0]),)
-                ends: dict[str, Any] = {"target": node.key, "positions": edge.positions, "passes": passes}
-                arriving.setdefault(source, []).append(
-                    replace(first, **ends, is_memory=False, shape=edge.shape, bytes=edge.bytes)
-                )
+            elif edge.source in reaching:
+                for new in through(edge):
+                    arriving.setdefault(new.source, []).append(new)
+            else:
+                backwards.append(edge)
         if node.key in folded:
             reaching[node.key] = {source: some[0] for source, some in arriving.items()}
         else:
             edges += [_joined(some) for some in arriving.values()]
+    for edge in backwards:
+        if edge.target not in folded:
+            edges += [replace(new, is_feedback=edge.is_feedback) for new in through(edge) if new.source != edge.target]
     nodes = tuple([node for node in graph.all_nodes if node.key not in folded])
     return replace(graph, all_nodes=nodes, all_edges=tuple(edges))
 

@@ -215,7 +215,9 @@ def _ladder(graph: Graph, options: PictureOptions) -> Iterator[View]:
 def _as_on_page(graph: Graph, options: PictureOptions) -> Iterator[View]:
     """The view with which the page opens."""
     flat = unroll(graph)
-    closed = set(first_view(flat).closed)
+    # An operation with a structure of its own, such as the culprit of a comparison, is never inside a closed module.
+    apart = {key for node in flat.nodes if node.structure is not None and node.kind != "module" for key in node.modules}
+    closed = set(first_view(flat).closed) - apart
     inside = Counter(key for node in flat.nodes for key in node.modules)
     folded = graph if options.fold_repeats is False else fold_repeats(graph)  # closed modules show less of what is equal
     shut = collapse(folded, where=lambda box: box.key in closed and inside[box.key] > 1)

@@ -207,31 +207,21 @@ def units_of(measured: Measured) -> int | None:
     return units if units >= 0 else None
 
 
-def has_nan(measured: Measured) -> bool:
-    """True if a value is not a number; False if that cannot be read."""
-    tensor = measured.tensor.detach()
-    if tensor.is_nested:
-        return any(bool(part.isnan().any()) for part in tensor.unbind())
-    return tensor.layout is torch.strided and not tensor.is_quantized and bool(tensor.isnan().any())
-
-
-def is_above_zero(measured: Measured) -> Tensor:
-    """For each unit: True if it was above zero, or NaN, anywhere in the batch."""
+def lives_and_unknown(measured: Measured) -> tuple[Tensor, Tensor]:
+    """For each unit: True if it was above zero anywhere in the batch; and True if it was NaN there and never above zero."""
     tensor, axis = measured.tensor.detach(), channel_axis(measured)
     axis = axis if axis is not None else -1
-    if tensor.is_nested:
-        lives = torch.zeros(units_of(measured) or 0, dtype=torch.bool, device="cpu")
-        for part in tensor.unbind():
-            lives |= _is_above_zero(part.unsqueeze(0), axis)
-        return lives
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex() or tensor.dim() == 0:
-        return torch.ones(units_of(measured) or 0, dtype=torch.bool, device="cpu")
-    return _is_above_zero(tensor, axis)
-
-
-def _is_above_zero(tensor: Tensor, axis: int) -> Tensor:
-    units = tensor.movedim(axis, 0)
-    return (~(units.reshape(units.shape[0], -1) <= 0)).any(dim=1).cpu()  # NaN counts as above zero
+    if not tensor.is_nested and (
+        tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex() or tensor.dim() == 0
+    ):
+        count = units_of(measured) or 0
+        return torch.ones(count, dtype=torch.bool, device="cpu"), torch.zeros(count, dtype=torch.bool, device="cpu")
+    parts = [part.unsqueeze(0) for part in tensor.unbind()] if tensor.is_nested else [tensor]
+    rows = [part.movedim(axis, 0) for part in parts]
+    above = [(one.reshape(one.shape[0], -1) > 0).any(dim=1).cpu() for one in rows]
+    nan = [one.reshape(one.shape[0], -1).isnan().any(dim=1).cpu() for one in rows]
+    lives = torch.stack(above).any(dim=0) if above else torch.zeros(units_of(measured) or 0, dtype=torch.bool, device="cpu")
+    return lives, (torch.stack(nan).any(dim=0) if nan else torch.zeros_like(lives)) & ~lives
 
 
 def as_written(tensor: Tensor, kind: Kind, dtype: torch.dtype) -> Tensor:

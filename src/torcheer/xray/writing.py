@@ -17,7 +17,7 @@ from .._torch.measure import pieces
 from ..errors import InvalidArgument
 from .measuring import Pairs, Reading
 from .records import SNAPSHOTS_TO_BE_DEAD, Failure, Snapshot, Summary
-from .sampling import Limits, Measured, as_written, has_nan, is_above_zero, keep, units_of
+from .sampling import Limits, Measured, as_written, keep, lives_and_unknown, units_of
 from .selectors import Choices
 from .store import FileManager
 
@@ -172,14 +172,15 @@ class Writer:
             return None
         if not measured.tensor.numel():  # the batch was empty, so no unit was silent
             return None
-        lives = is_above_zero(measured)
+        lives, unknown = lives_and_unknown(measured)
         name = measured.layer + suffix
         seen, silent = self._quiet.get(name, (0, torch.zeros(0, dtype=torch.int32, device="cpu")))
         if silent.shape != lives.shape:
             seen, silent = 0, torch.zeros(lives.shape, dtype=torch.int32, device="cpu")
-        if not has_nan(measured):  # NaN says nothing: what was dead before it is still dead
-            seen, silent = seen + 1, torch.where(lives, 0, silent + 1)
-            self._quiet[name] = (seen, silent)
+        # NaN says nothing of a unit: a unit that was dead before stays dead, and another does not come nearer to it
+        silent = torch.where(lives, 0, torch.where(unknown, silent, silent + 1))
+        seen += 1
+        self._quiet[name] = (seen, silent)
         return int((silent >= SNAPSHOTS_TO_BE_DEAD).sum()) if seen >= SNAPSHOTS_TO_BE_DEAD else None
 
 

@@ -326,6 +326,8 @@ class Checkup:
         self.log = index.log
         self._readings: dict[int, Reading | None] = index.kept.setdefault("readings", {})  # each tensor is read once
         self._gradients: dict[int, Reading | None] = {}
+        self._uninitialised: dict[int, bool] = {}  # by operation
+        self._origins: dict[int, int] = {}  # operation -> the operation behind views
 
     @property
     def operations(self) -> list[int]:
@@ -361,18 +363,28 @@ class Checkup:
 
     def is_uninitialised(self, number: int) -> bool:
         """True for memory that holds anything, also where a part of it was written: `x.new_empty(4)`, `x[:2] = y`."""
-        while number >= 0:
-            record = self.record(number)
-            if record.function.plain_name in groups.UNINITIALISED:
-                return True
-            if record.function.plain_name == "set_data" and record.parents:  # the parameter of a lazy module
-                number = record.parents[-1]
-                continue
-            name = record.function.plain_name
-            if not record.parents or not (passes_through(record) or record.function.is_view or name in ("setitem", "getitem")):
-                return False
-            number = record.parents[0]
-        return False
+        chain: list[int] = []
+        while number >= 0 and number not in self._uninitialised:
+            chain.append(number)
+            before = self._holder_before(number)
+            if before is None:
+                self._uninitialised[number] = self.name(number) in groups.UNINITIALISED
+            else:
+                number = before
+        found = self._uninitialised.get(number, False)
+        self._uninitialised.update(dict.fromkeys(chain, found))
+        return found
+
+    def _holder_before(self, number: int) -> int | None:
+        """The tensor whose memory an operation hands on or writes a part of; None if the operation makes its result."""
+        record = self.record(number)
+        name = record.function.plain_name
+        if not record.parents or name in groups.UNINITIALISED:
+            return None
+        if name == "set_data":  # the parameter of a lazy module
+            return record.parents[-1]
+        hands_on = passes_through(record) or record.function.is_view or name in ("setitem", "getitem")
+        return record.parents[0] if hands_on else None
 
     def argument(self, number: int, slot: int) -> Tensor | None:
         """A tensor argument of an operation as the function got it; None if it cannot be read."""
@@ -500,12 +512,17 @@ class Checkup:
 
     def origin_of(self, number: int) -> int:
         """The operation behind views, conversions of layout and dropout that does nothing."""
-        while number >= 0:
+        chain: list[int] = []
+        while number >= 0 and number not in self._origins:
+            chain.append(number)
             record = self.record(number)
             if not record.parents or not passes_through(record):
-                return number
-            number = record.parents[0]
-        return number
+                self._origins[number] = number
+            else:
+                number = record.parents[0]
+        found = self._origins.get(number, number)
+        self._origins.update(dict.fromkeys(chain, found))
+        return found
 
     def readable(self) -> Iterator[tuple[int, Reading]]:
         """The operations whose values can be read, with the readings, in execution order."""

@@ -104,9 +104,7 @@ def assert_growth(counts: list[int]) -> None:
 @pytest.mark.parametrize("use", USES)
 def test_lines_run_grow_with_the_program(use: str, shape: str, tmp_path: Path) -> None:
     counts = []
-    for size in (
-        (70, 140, 280) if use in ("print", "load") else (28, 56, 112)
-    ):  # print looks for equal blocks from 61 on
+    for size in (70, 140, 280) if use in ("print", "load") else (28, 56, 112):  # print looks for equal blocks from 61 on
         small, history = logged(SHAPES[shape](4)), logged(SHAPES[shape](size))
         small.save(tmp_path / "saved.safetensors")
         USES[use](small, tmp_path)  # what is done once is done now

@@ -18,7 +18,7 @@ from .records import Entry, Kind, Layout
 from .selectors import CONVOLUTION, Choices
 
 _Numbers = tuple[int, ...]  # numbers of rows or columns
-_EDGE = 0.01  # colours span the values between this quantile and the same quantile from above
+_EDGE = 0.01  # colours span the values between this quantile and the quantile 1 - `_EDGE`
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ def channel_axis(measured: Measured) -> int | None:
 
 
 def units_of(measured: Measured) -> int | None:
-    """The number of units of an activation: channels of a convolution, features of a fully connected layer.
+    """Return the number of units of an activation: channels of a convolution, features of a fully connected layer.
 
     None where the samples of a nested tensor have different numbers of them.
     """
@@ -208,7 +208,7 @@ def units_of(measured: Measured) -> int | None:
 
 
 def has_nan(measured: Measured) -> bool:
-    """True if a value is not a number; False if that cannot be read."""
+    """True if a value is NaN; False if the values cannot be read."""
     tensor = measured.tensor.detach()
     if tensor.is_nested:
         return any(bool(part.isnan().any()) for part in tensor.unbind())
@@ -235,7 +235,7 @@ def _is_above_zero(tensor: Tensor, axis: int) -> Tensor:
 
 
 def as_written(tensor: Tensor, kind: Kind, dtype: torch.dtype) -> Tensor:
-    """Maps in the dtype that the user asked for, if their values fit into it; weights and gradients unchanged."""
+    """Convert maps to the dtype that the user asked for, if their values fit. Weights and gradients are returned unchanged."""
     if kind not in ("layer", "activation", "attention") or dtype is torch.float32:
         return tensor.contiguous()
     largest = tensor.nan_to_num(0.0, 0.0, 0.0).abs().max() if tensor.numel() else torch.zeros((), device="cpu")

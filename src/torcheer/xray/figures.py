@@ -494,7 +494,7 @@ class Displays:
         self._ids: dict[tuple[str, int], str] = {}
 
     def place(self, name: str) -> tuple[bool, str | None]:
-        """Returns whether the place where this cell shows a figure is new, and the place's id. Outside a notebook: (False, None)."""
+        """Returns whether the place is new, and the id of the place of the cell's figure. Outside a notebook: (False, None)."""
         shell = notebook()
         if shell is None:
             return False, None

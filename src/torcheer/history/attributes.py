@@ -53,7 +53,7 @@ class Helpful(Shown):
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+    if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept every name as an attribute
 
         def __getattr__(self, name: str) -> Any:
             return _unknown_attribute(self, name)

@@ -183,7 +183,7 @@ class NotPicklable(TorcheerError, TypeError):
 
 
 class UnseenWork(TorcheerError):
-    """Part of the model ran unwatched; raised with `unseen="raise"`."""
+    """Part of the model ran unwatched, with `unseen="raise"`."""
 
 
 class UnseenWorkWarning(UserWarning):

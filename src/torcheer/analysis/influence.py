@@ -514,7 +514,7 @@ class FieldCheck:
 
     @property
     def is_equal(self) -> bool:
-        """True if every element of the field has a gradient that is not 0. A ReLU or a maximum may make a gradient 0."""
+        """True if every element of the field has a gradient, too. A ReLU or a maximum may hide one."""
         return bool(self) and self.gradients == self.elements
 
     def __bool__(self) -> bool:

@@ -131,7 +131,7 @@ def _only_rearranges(node: Node, graph: Graph, data: set[str]) -> bool:
     if before is None or node.shape is None:
         return False
     more = math.prod(node.shape) - math.prod(before)
-    return more == 0 or (more > 0 and not facts.joins)  # 0: the tensor is joined with an empty tensor, such as an empty cache
+    return more == 0 or (more > 0 and not facts.joins)  # a join may add only an empty tensor, such as an empty cache
 
 
 def _is_off(node: Node) -> bool:
@@ -187,7 +187,7 @@ def _groups(graph: Graph, beside: set[str]) -> list[list[str]]:
 
 
 def _homes(graph: Graph, beside: set[str]) -> dict[str, tuple[str, ...]]:
-    """Map each operation beside the data to those modules around it that also contain other operations."""
+    """Map each operation beside the data to those modules around it that also contain nodes that are not beside the data."""
     others: set[tuple[str, ...]] = set()
     for path in {node.modules for node in graph.all_nodes if node.key not in beside}:
         others.update(path[:depth] for depth in range(len(path) + 1))

@@ -285,7 +285,7 @@ class ModelHistory(Helpful):
 
     @property
     def failure(self) -> Failure | None:
-        """The operation that raised; None if no operation raised."""
+        """The operation that raised, if the pass failed in one."""
         return self._log.failure
 
     @property

@@ -43,7 +43,7 @@ class Operation(OperationFacts, ReadAsTensor, Helpful):
 
     @property
     def module(self) -> Module | None:
-        """The innermost module that the operation ran in: in the model's own forward, the model. None outside all modules."""
+        """The innermost module that the operation ran in (the model, in its own forward); None outside all modules."""
         from .module import Module
 
         call = self._record.module
@@ -51,7 +51,7 @@ class Operation(OperationFacts, ReadAsTensor, Helpful):
 
     @property
     def module_call(self) -> Call | None:
-        """The innermost module call that the operation ran in: in the model's own forward, the model's. None outside all."""
+        """The innermost module call that the operation ran in (in the model's own forward, the model's); None outside all."""
         call, module = self._record.module, self.module
         return module[call.call] if call is not None and module is not None else None
 

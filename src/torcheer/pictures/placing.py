@@ -15,7 +15,7 @@ from .legend import legend_height
 _GAP = 4.0
 
 
-_ARROWS, _RECTS = 16, 32  # a cell of the grid lists at most this many arrows and rectangles: more would change nothing
+_ARROWS, _RECTS = 16, 32  # a cell of the grid lists at most this many arrows and rectangles: it is crowded anyway
 
 
 @dataclass(slots=True)

@@ -221,7 +221,7 @@ def step_words(shot: Shot) -> str:
 
 
 def zoom_of(mosaic: Mosaic, wanted: int, tile: int | None) -> tuple[int, int]:
-    """The whole factors, down and across, that enlarge a picture, or with `tile` its tiles, to about the wanted size."""
+    """Return whole factors (down, across): they enlarge a picture to about `wanted` pixels, or each tile to about `tile`."""
     if tile is not None:
         across = mosaic.tiles[0].width if mosaic.tiles else 1
         return (max(1, round(tile / across)),) * 2
@@ -510,7 +510,7 @@ def _strip(reel: _Reel) -> Array:
 
 
 def _caption(shot: Shot, scale: str) -> str:
-    """The step, and the frame's own scale if each frame has one."""
+    """Write the step. If each frame has its own colour scale, also write the values at the ends of the frame's scale."""
     return step_words(shot) + (f" ({number(shot.scale.low)} … {number(shot.scale.high)})" if scale == "frame" else "")
 
 

@@ -36,7 +36,7 @@ LEVELS = 252
 NEGATIVE, POSITIVE, NAN = 253, 254, 255
 OUTLIERS = 3.0  # values are clipped if they are further from zero than this many times the usual range
 _CHUNK = 2_000_000  # frames are packed together up to this many codes
-_AROUND_BLOCK = 64  # number of bytes of HTML around each packed block
+_AROUND_BLOCK = 64  # number of bytes that a page adds around each block
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,7 +250,7 @@ def _arguments(checkup: Checkup, number: int) -> list[Any]:
 
 
 def _numbers(value: Any) -> Tensor | None:
-    """A tensor or number as a flat tensor of real numbers."""
+    """Convert a tensor or number to a flat tensor of real numbers."""
     if isinstance(value, Tensor):
         readable = dense(value)
         return real(readable).reshape(-1) if readable is not None else None
@@ -401,7 +401,7 @@ _EXPONENTIAL = ("exp", "expm1", "exp2", "cosh", "sinh", "logcumsumexp")
 
 
 def _of_overflow(checkup: Checkup, number: int, what: str) -> tuple[str, str] | None:
-    """The cause and the advice if the exact result is larger than the dtype holds: the call is computed again in float64."""
+    """Return the cause and the advice if the result overflows its dtype; else None. If needed, computes the call in float64."""
     record = checkup.record(number)
     name, dtype = checkup.name(number), record.dtype
     readings = checkup.argument_readings(number)

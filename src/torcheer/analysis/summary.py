@@ -204,7 +204,7 @@ class _Tree:
 
 
 def _within(name: str, outer: str) -> str:
-    """Prefix a module's name with the name of the list that contains it: `layers.0`."""
+    """Prefix a module's name with the name of the module or list around it, `layers.0`; not with the name of the model."""
     return f"{outer}.{name}" if outer != "(model)" else name
 
 

@@ -342,7 +342,7 @@ def _likeness(found: Matching[Any], a: Step, b: Step) -> float:
 
 
 def _same_value(one: Signature | None, other: Signature | None) -> float:
-    """The score of equal values: 4 if their signatures are equal, 1 if they are close."""
+    """Score two values: 4 if their signatures are equal, 1 if they are close, else 0."""
     if one is None or other is None:
         return 0.0
     if one == other:

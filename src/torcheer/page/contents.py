@@ -298,7 +298,7 @@ class Contents:
         }
 
     def _spans(self) -> list[tuple[int, int]]:
-        """For each box: its first node, and the node after its last; (-1, -1) for a box without nodes."""
+        """Return (first node, last node + 1) for each box; (-1, -1) for a box without nodes."""
         found: dict[str, tuple[int, int]] = {}
         for number, node in enumerate(self.graph.all_nodes):
             for key in node.modules:

@@ -79,7 +79,7 @@ def _size(value: Any) -> str:
 
 
 def _sizes(value: Any, dims: int) -> str:
-    """A size, written for each dimension."""
+    """Write the size of each dimension. A single number counts for all dimensions."""
     each = list(value) if isinstance(value, (tuple, list)) else [value]
     return "×".join(map(str, each * dims if len(each) == 1 else each))
 
@@ -372,7 +372,7 @@ def _position(edge: Edge, graph: Graph) -> str:
 
 
 def _in_order(place: str) -> list[tuple[int, str]]:
-    """Sorts `args[2]` before `args[10]`."""
+    """A sort key that puts `args[2]` before `args[10]`."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", place)]
 
 

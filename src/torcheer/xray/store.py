@@ -145,7 +145,7 @@ class Rows:
         return int(self._table["number"][1 + int(np.argmin(steps[2:] - steps[:-2]))])
 
     def _place(self, step: int, number: int) -> int:
-        """The index at which a row belongs."""
+        """Find the index in the table at which to insert a row."""
         table = self._table[: self._count]
         first, last = (int(np.searchsorted(table["step"], step, side)) for side in ("left", "right"))
         return first + int(np.searchsorted(table["number"][first:last], number))
@@ -227,7 +227,7 @@ class _About:
 
 
 def free_folder(folder: Path) -> Path:
-    """A folder beside `folder` that does not exist yet: `run-2`.
+    """Choose a folder beside `folder` that does not exist yet: `run-2`.
 
     >>> free_folder(Path("no such folder/run"))
     PosixPath('no such folder/run')

@@ -51,7 +51,7 @@ def _counted(names: Any) -> dict[str, int]:
 
 
 def _seconds(nodes: list[GraphNode]) -> float | None:
-    """The total time of the outermost passes in seconds; None if time was not tracked."""
+    """Add up the seconds of the outermost module passes. None if time was not tracked."""
     known = [node.execution_time for node in nodes if node.execution_time is not None]
     return sum(known) if known or not nodes else None
 
@@ -117,7 +117,7 @@ def as_row(item: GraphNode | GraphEdge) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value for JSON: sequences become lists, a number that is not finite becomes None, other objects become text."""
+    """Convert a value for JSON: sequences become lists, numbers that are not finite become None, other objects become text."""
     if value is None or isinstance(value, (bool, int, str)):
         return _text(value) if isinstance(value, str) else value
     if isinstance(value, float):

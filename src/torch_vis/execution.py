@@ -101,7 +101,7 @@ def _performance(tracker: ComputationalGraphTracker) -> dict[str, Any]:
 
 
 def _first(nodes: list[GraphNode], figure: str) -> list[dict[str, Any]]:
-    """The nodes with the largest values of a figure, in descending order."""
+    """Find the nodes with the largest values of a figure, and return them in descending order."""
     order = sorted(nodes, key=lambda node: -(getattr(node, figure) or 0))[:_SHOWN]
     return [{name: getattr(node, name) for name in ("id", "name", "module_name", figure)} for node in order]
 
@@ -156,7 +156,7 @@ def visualize_computational_graph(
 # Exporting --------------------------------------------------------------------------------------------------------
 
 FORMATS = ("json",)
-_OTHERS = frozenset(".csv .dot .gv .htm .html .pdf .png .py .svg .tex .txt .xml".split())  # endings of other kinds of files
+_OTHERS = frozenset(".csv .dot .gv .htm .html .pdf .png .py .svg .tex .txt .xml".split())  # refused endings: not JSON
 
 
 def export_computational_graph(

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 Point = tuple[float, float]
-_LONGEST = 60.0  # largest length of a side, in inches
-_ROOM = (0.6, 1.35)  # inches at the sides of the drawing; inches above and below it, for title and legend
+_LONGEST = 60.0  # a side of the figure has at most this many inches
+_ROOM = (0.6, 1.35)  # inches left and right of the drawing; inches above and below it, for title and legend
 
 
 def draw_with_matplotlib(scene: Scene) -> Figure:

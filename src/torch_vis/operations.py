@@ -18,7 +18,7 @@ def node_id(one: ModulePass | ModuleInput) -> str:
 
 
 def backward_id(one: ModulePass, task: int) -> str:
-    """The id of the backward pass of a module call; the second through the same call ends in `#2`."""
+    """The id of a backward pass through a module call. The id of the second backward pass through this call ends in `#2`."""
     number = sorted(one.backward).index(task) + 1
     return f"backward:{one.label}" + (f"#{number}" if number > 1 else "")
 
@@ -82,7 +82,7 @@ def add_module_calls(graph: TrackedGraph, calls: ModuleCalls) -> None:
 
 
 def _with_backward(source: ModulePass | ModuleInput, task: int) -> list[ModulePass]:
-    """The calls that gradients for `source` reach: itself or, if it has no autograd nodes, the calls that gave it tensors.
+    """Return the calls that gradients for `source` reach: `source`; without autograd nodes, the calls that gave it tensors.
 
     For example, dropout in evaluation returns its argument, so no gradient stops at it.
     """
@@ -164,7 +164,7 @@ class Gradients:
     def connect(self, calls: dict[str, Any]) -> None:
         """Add the edges. `calls` are the module calls, by label."""
         for (passed, ran), ids in zip(self._ran, self._ids, strict=True):
-            turns: Counter[tuple[int, int]] = Counter()  # in `y * y` both gradients go to one node
+            turns: Counter[tuple[int, int]] = Counter()  # (source, target) -> edges so far: `y * y` has two
             for source, target in passed.edges:
                 shape = next((shape for shape in ran[target].grad_output_shapes if shape is not None), None)
                 turn = turns[source, target]

@@ -51,7 +51,7 @@ class Words:
         self._alone = {key for key, count in inside.items() if count == 1}
 
     def kind(self, node: Node) -> OperationType | None:
-        """The operation type of a view's node; a layer with a single operation counts as a layer."""
+        """Return the operation type of a view's node. The only operation of a module counts as a layer."""
         if node.kind in ("output", "omitted"):
             return None
         if node.kind == "module":
@@ -101,13 +101,13 @@ class Words:
         return [self._nodes[name] for name in dict.fromkeys(found)] if node.kind != "output" else []
 
     def gradient_flows(self, graph: Graph) -> dict[tuple[str, str], None]:
-        """The pairs of nodes in a view between which a gradient flowed, each once, in order."""
+        """Return the pairs of nodes in a view between which a gradient flowed, each pair once, in order."""
         holder = {one.id: node.key for node in graph.nodes for one in self._ran(node)}
         ends = [(holder.get(edge.source_id, ""), holder.get(edge.target_id, "")) for edge in self._flows]
         return dict.fromkeys((a, b) for a, b in ends if a and b and a != b)
 
     def gradient_lines(self, node: Node) -> list[str]:
-        """The text on the node for another node's gradients; empty if there are none."""
+        """Return the text for the node that shows the gradients of `node`. Empty if `node` has no gradients."""
         ran = self._ran(node)
         if not ran:
             return []
@@ -196,7 +196,7 @@ def edge_color(kind: str) -> str:
 
 # A scene: torcheer's layout of the forward graph, with a node for the gradients beside each node.
 
-WHOLE = 150  # largest number of operations of a graph that is drawn whole; with gradients that is a few hundred nodes
+WHOLE = 150  # a graph with at most this many operations is drawn whole; with gradients, it has a few hundred nodes
 _COLLAPSED = PictureOptions(rolled=False, fold_repeats=False, legend=False)
 _ANYTHING = PictureOptions(legend=False)
 

@@ -63,7 +63,7 @@ class GraphEdge:
 
 
 class TrackedGraph:
-    """Nodes by id, in the order they were added, and edges, each once; gradient edges once for each gradient."""
+    """Nodes by id, in the order they were added, and edges. Each edge occurs once; a gradient edge once for each gradient."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, GraphNode] = {}

@@ -23,7 +23,7 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
-# number of seconds; a signal after that is handled at once, because leaving a block may wait for something
+# a signal that comes later than this many seconds is handled at once, because leaving a block may wait for something
 LONGEST: Final = 10.0
 # `signal` converts the results of these functions to enumerations, which takes ten times as long
 _plain: Any = sys.modules.get("_signal", signal)
@@ -31,7 +31,7 @@ _handler_of: Callable[[int], Any] = _plain.getsignal
 _handle: Callable[[int, Any], Any] = _plain.signal
 _NUMBERS: Final = tuple(sorted(map(int, signal.valid_signals())))
 
-_holding: list[held_signals] = []  # the block that holds signals back at the moment, if any
+_holding: list[held_signals] = []  # the block that is delaying signals now; empty if there is none
 
 
 class held_signals:  # noqa: N801 - used as a function: `with held_signals():`
@@ -73,10 +73,10 @@ class held_signals:  # noqa: N801 - used as a function: `with held_signals():`
                 self._run(list(self._came))
 
     def _noted(self, number: int, frame: FrameType | None) -> None:
-        """Runs in place of a replaced handler: notes the signal."""
+        """Called in place of the handler of a signal while the block runs: notes the signal."""
         if self in _holding and monotonic() - self._since < LONGEST:
             self._came[number] = frame
-        else:  # a program that replaced this handler has restored it since
+        else:  # the block lasts too long, or other code that saved this handler restored it after the block
             self._handlers[number](number, frame)
 
     def _end(self) -> None:
@@ -99,7 +99,7 @@ class held_signals:  # noqa: N801 - used as a function: `with held_signals():`
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """True if an error came between two lines: a signal's handler raised it (a time limit), or it is not an Exception."""
+    """True if an error may come between any two lines: a signal's handler raised it (a time limit), or it is no `Exception`."""
     if not isinstance(error, _NO_INTERRUPTS):
         return True
     trace = error.__traceback__
@@ -160,7 +160,7 @@ class _Leave:
 
 
 def _net(manager: Managed[Any]) -> Iterator[None]:
-    """A generator that, dropped at its `yield`, ends a `with` block that has not ended.
+    """A generator that ends a `with` block: if it is deleted at its `yield`, it ends the block unless the block has ended.
 
     A class with `__del__` would not do: an exception raised there by a signal handler is lost.
     """
@@ -260,8 +260,8 @@ def undoing() -> Iterator[ExitStack]:
 
 
 def shared(function: Callable[[], Iterator[None]]) -> Callable[[], Cleaning[None]]:
-    """Like `cleaning`, for a setting of the whole process. Blocks may nest, and overlap in several threads: the first one
-    runs the generator to its `yield`, the last one to its end.
+    """Like `cleaning`, for a setting of the whole process. Blocks may nest, and overlap in several threads: the first block
+    runs the generator to its `yield`, and the last block to end runs it to its end.
     """
     lock = threading.RLock()  # reentrant: the end of a block may run while another begins on the same thread
     blocks: list[Iterator[None]] = []  # the same generator for each block

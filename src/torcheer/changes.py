@@ -52,7 +52,7 @@ class HeadAxis:
 class Change(ABC):
     """A change of a tensor, or of the part that `at` (an index) or `heads` (numbers of attention heads) selects."""
 
-    _is_held = False  # True if the change itself holds the tensor that `new` returns: the model then gets a copy
+    _is_held = False  # True if the change keeps the tensor that `new` returns: the model then gets a copy
 
     def __init__(self, at: Index = None, heads: Sequence[int] | None = None) -> None:
         if at is not None and heads is not None:
@@ -67,7 +67,7 @@ class Change(ABC):
         """The new value of `part`, which is `whole[index]`; if the index is None, `part` is the whole tensor."""
 
     def __call__(self, tensor: Tensor, where: str = "the tensor", known: HeadAxis | Sequence[int] = ()) -> Tensor:
-        """The changed tensor. `where` names the place in errors; `known` is its head axis, or its possible numbers of heads."""
+        """Change the tensor. Errors name it as `where`. `known` is the tensor's head axis, or its possible numbers of heads."""
         index = self.at if self.heads is None else head_index(tensor, self.heads, where, known)
         if index is None:
             new = fitting(self._made(tensor, tensor, None, where), tensor, where)
@@ -117,7 +117,7 @@ def _short(value: Any) -> str:
 
 
 def fitting(new: Any, old: Tensor, where: str) -> Tensor:
-    """`new` with the device and dtype of `old`. Raises if it is not a tensor, or differs in shape."""
+    """Convert `new` to the device and dtype of `old`. Raises if `new` is not a tensor, or if the shapes differ."""
     if not isinstance(new, Tensor) or shape_of(new) != shape_of(old):
         nothing = "None: it must return the new tensor" if new is None else type(new).__name__
         came = shape_of(new) if isinstance(new, Tensor) else nothing
@@ -128,7 +128,7 @@ def fitting(new: Any, old: Tensor, where: str) -> Tensor:
 
 
 def head_index(tensor: Tensor, heads: Sequence[int], where: str, known: HeadAxis | Sequence[int] = ()) -> tuple[IndexPart, ...]:
-    """The index of attention heads, along an axis known from a history, or in the dimension that follows from the shape.
+    """Make the index of attention heads: along an axis known from a history, else in the dimension that the shape shows.
 
     The shape must be (batch, heads, length, size), or with heads and length swapped. `known` are possible numbers of heads,
     several if queries share the heads of keys and values; without it, heads are dimension 1.

@@ -79,7 +79,7 @@ def _not_imported(module: str, error: Exception) -> InvalidArgument:
 
 
 def make_object(name: str, found: Any, what: str) -> Any:
-    """The object, or its result if it is a class or a function without required arguments."""
+    """Return the object. If it is a class or a function without required arguments, call it and return the result."""
     if isinstance(found, type) and (needed := _needed(found)):
         raise InvalidArgument(
             f"{name} is a class that needs {', '.join(needed)}: name a function that makes the {what} without arguments."
@@ -120,7 +120,7 @@ def _needed(function: Callable[..., Any]) -> list[str] | None:
 
 
 def object_named(text: str) -> Any:
-    """The position, slice, class or function that a text spells; None if it spells none."""
+    """Return the position, slice, class or function that a text spells. None if the text spells nothing of this kind."""
     if re.fullmatch(r"-?\d+", text):
         return int(text)
     if re.fullmatch(r"(-?\d+)?(:(-?\d+)?){1,2}", text):
@@ -216,13 +216,13 @@ def run_extract(options: argparse.Namespace) -> int:
 
 
 def _layer(text: str, addresses: set[str]) -> Any:
-    """A key typed in a shell: a text, unless it spells a class or a function and is not an address."""
+    """Read a key typed in a shell. It stays a text, unless it is no address and spells a class or a function."""
     is_name = re.match(r"[A-Za-z_]", text) is not None and text not in addresses
     return (object_named(text) if is_name else None) or text
 
 
 def _kept(text: str) -> Any:
-    """The meaning of `--keep`: a reducer, possibly with a number, or activations."""
+    """Read the option `--keep`: the name of a reducer, possibly with a number, or `activations`."""
     name, _, number = text.partition("=")
     kind: Any = {known.casefold(): reducer for known, reducer in KINDS.items()}.get(name.casefold())
     if kind is None:
@@ -302,7 +302,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def logged(options: argparse.Namespace, layers_to_save: str = "all") -> ModelHistory:
-    """The history that the command line names: a saved history, or the log of a model, which is run."""
+    """Load the saved history that the command line names; or run the model that it names, and return the log."""
     if _is_file(options.model):
         if options.input:
             raise InvalidArgument(f"--input goes with a model; {options.model} is a saved history, which has its inputs.")
@@ -580,7 +580,7 @@ def run_view(options: argparse.Namespace) -> int:
 
 
 def _viewed(file: Path) -> Any:
-    """The data for a page, from a saved history or from the JSON of a page."""
+    """Read the data for a page from a saved history, or from the JSON of a page."""
     return load(file) if _is_file(str(file)) else read_payload(file)
 
 

@@ -163,18 +163,18 @@ class FeaturesMismatch(TorcheerError):
 class NotFinite(TorcheerError, FloatingPointError):
     """A step of a training has NaN or infinity in its gradients; `guard` stopped it before the weights changed.
 
-    The attributes say where it began. Those that are not known are empty.
+    The attributes say where NaN or infinity began. Attributes that are not known are empty.
     """
 
     step: int = -1  # the step of the optimizer, counted from 0
     phase: str = "unknown"  # "forward", "backward", "loss" (computed outside the model), "parameter", "overflow" or "unknown"
-    label: str = ""  # the operation
+    label: str = ""  # the label of the operation
     module: str = ""
     source: object = None  # the line of the model's program, a `SourceLine`
     reason: str = ""
-    operands: tuple[str, ...] = ()  # what the operation was given, in words
-    parameters: tuple[str, ...] = ()  # whose gradients are not finite
-    path: str = ""  # the saved history of the step
+    operands: tuple[str, ...] = ()  # texts that describe the arguments of the operation
+    parameters: tuple[str, ...] = ()  # names of the parameters whose gradients are not finite
+    path: str = ""  # the path of the file with the saved history of the step
     diagnosis: object = None  # the `Diagnosis` of the step
 
 

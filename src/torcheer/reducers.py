@@ -44,7 +44,7 @@ class Units:
 
     @property
     def broadcast_shape(self) -> tuple[int, ...]:
-        """The shape in which one number per unit broadcasts to the values of a sample."""
+        """The shape to give one number per unit, so that these numbers broadcast to the values of a sample."""
         if self.dim < 0:
             return self.sizes
         return (self.count, *[1] * (self.sizes[0] - 1 - self.dim)) if self.dim else ()
@@ -54,7 +54,7 @@ class Units:
 
     @classmethod
     def from_tensor(cls, tensor: Tensor) -> Units:
-        """The units that `to_tensor` wrote; raises ValueError for other tensors."""
+        """Read the units that `to_tensor` wrote. Raises ValueError for other tensors."""
         dim, is_complex, *sizes = tensor.tolist()
         if dim < -1 or is_complex not in (0, 1) or min(sizes, default=0) < 0:
             raise ValueError
@@ -117,7 +117,7 @@ def wide(values: Tensor) -> Tensor:
 
 
 def computable(values: Tensor) -> Tensor:
-    """Real values in a floating-point dtype that torch computes with: float8 and integers become float64."""
+    """Convert real values to a floating-point dtype that torch computes with: float8 and integers become float64."""
     return values if values.is_floating_point() and values.element_size() > 1 else values.double()
 
 
@@ -125,7 +125,7 @@ def computable(values: Tensor) -> Tensor:
 
 
 def spread(values: Tensor) -> str:
-    """A single number as text, or the range from the smallest to the largest of several: `0.1 to 3.2`."""
+    """Write a single number as text, or several numbers as the range from the smallest to the largest: `0.1 to 3.2`."""
     sizes = values.abs() if values.is_complex() else values
     known = sizes[~sizes.isnan()] if sizes.is_floating_point() else sizes.reshape(-1)
     if not known.numel():
@@ -138,7 +138,7 @@ def spread(values: Tensor) -> str:
 
 
 def not_finite_note(nan: Tensor, inf: Tensor) -> list[str]:
-    """A note about the number of values that were left out; empty if none were left out."""
+    """Return a note that says how many values were left out, as a list. The list is empty if none were left out."""
     if not (all_nan := int(nan.sum())) + (all_inf := int(inf.sum())):
         return []
     units = int(((nan + inf) > 0).sum())
@@ -150,7 +150,7 @@ def not_finite_note(nan: Tensor, inf: Tensor) -> list[str]:
 State = dict[str, Tensor]  # the intermediate result; empty before the first values
 Form = tuple[torch.dtype, tuple[int, ...]]  # dtype and shape of a tensor
 
-_PIECE = 1 << 19  # number of values that are processed at once: in double precision they fit a CPU cache
+_PIECE = 1 << 19  # at most this many values are processed at once: in double precision they fit a CPU cache
 _PIECE_ON_DEVICE = 1 << 26
 UNITS = "units"
 
@@ -199,8 +199,8 @@ class Reducer(ABC):
         state.update(found)
 
     def merge(self, left: State, right: State) -> State:
-        """The state of two parts of the data, `left` before `right`, which stay unchanged. The last bits depend on the
-        order.
+        """Merge the states of two parts of the data, `left` before `right`. Both stay unchanged. The last bits of the
+        result depend on the order.
         """
         if len(left) < 2 or len(right) < 2:
             return dict(left if len(left) >= len(right) else right)
@@ -211,11 +211,11 @@ class Reducer(ABC):
             return {UNITS: left[UNITS], **self._merged(left, right)}
 
     def to_tensors(self, state: State) -> dict[str, Tensor]:
-        """The state for a file, in main memory."""
+        """Copy the state to main memory, to write it to a file."""
         return {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
 
     def from_tensors(self, tensors: Mapping[str, Tensor]) -> State:
-        """The state from a file; raises UnreadableFile if the tensors are not a state of this reducer."""
+        """Read the state from a file's tensors. Raises UnreadableFile if they are not a state of this reducer."""
         if not tensors:
             return {}
         try:
@@ -252,7 +252,7 @@ class Reducer(ABC):
     def _result(self, state: State, units: Units) -> Any: ...
 
     def finish(self, state: State) -> Any:
-        """The result of a state, in main memory. Raises InvalidArgument if there were no values."""
+        """Compute the result from a state, in main memory. Raises InvalidArgument if no values were added to the state."""
         if len(state) < 2:
             raise InvalidArgument(f"{self} was given no values, so it has no result.")
         return self._result({name: tensor.cpu() for name, tensor in state.items()}, units_in(state))
@@ -367,7 +367,7 @@ class Mean(Reducer):
 
 
 def _sum(values: Tensor) -> Tensor:
-    """The sum for each unit. Neighbouring positions in memory are summed first, which is several times faster."""
+    """Sum the values of each unit. Neighbours in memory are summed first, because that is several times faster."""
     return values.sum(3).sum((0, 1))
 
 
@@ -418,7 +418,7 @@ def _range(low: Tensor, high: Tensor) -> str:
 
 # `Covariance` of the units of a layer; their correlation and principal components follow from it.
 
-_MOST_UNITS = 16_384  # largest number of units: the matrix then takes 2 GiB
+_MOST_UNITS = 16_384  # a layer may have at most this many units: the matrix then takes 2 GiB
 
 
 @dataclass(frozen=True, repr=False)
@@ -472,7 +472,7 @@ class Covariance(Reducer):
         state.update(found)
 
     def _added(self, left: State, right: State, products: Tensor) -> State:
-        """The state of two merged states. `products` is the sum of their products; it is overwritten."""
+        """Merge two states. `products` must be the sum of both states' products; the result uses and overwrites this tensor."""
         count = left["count"] + right["count"]
         share = right["count"].double() / count.clamp(min=1)
         apart = right["mean"] - left["mean"]
@@ -526,9 +526,9 @@ class CovarianceResult(Shown):
 
 # `Histogram` of each unit: in given bins, or in bins that fit all values and always merge exactly.
 
-_SHIFT = 20  # low bits of a float32 that are dropped; the other bits (sign, exponent, three bits of the fraction) number a bin
+_SHIFT = 20  # a bin's number is a float32 without this many low bits: the sign, the exponent and three bits of the fraction
 _CODES = 1 << (32 - _SHIFT)
-_TOGETHER = 1 << 22  # number of counts (units × bins) that are held at once
+_TOGETHER = 1 << 22  # at most this many counts (units × bins) are computed at once
 _MOST_BINS = 100_000
 
 
@@ -605,7 +605,7 @@ class Histogram(Reducer):
         return {**found, "codes": used, "counts": counts[:, used]}
 
     def _places(self, seen: Tensor) -> Tensor:
-        """The number of edges at or below each value; a value at the last edge belongs to the bin before it."""
+        """Count the edges at or below each value. A value equal to the last edge belongs to the last bin."""
         edges = torch.tensor(self.bins, dtype=torch.float64, device=seen.device)
         places = torch.searchsorted(edges, seen.double().contiguous(), right=True)
         return torch.where(seen == edges[-1], len(edges) - 1, places)
@@ -654,7 +654,7 @@ def _edges(bins: Any, ends: tuple[float, float] | None) -> tuple[float, ...] | N
 
 
 def _codes(seen: Tensor) -> Tensor:
-    """The bin number of each value: sign, exponent and first fraction bits of a float32. Zeros have the code `_CODES`."""
+    """Return the bin number of each value: sign, exponent and first fraction bits of a float32. Zeros get `_CODES`."""
     largest = torch.finfo(torch.float32).max
     if seen.dtype is torch.float64:
         narrow = seen.clamp(-largest, largest).float()
@@ -679,7 +679,7 @@ def _counted(places: Tensor, size: int) -> Tensor:
 
 
 def _laid_out(codes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The edges of ascending bins without gaps, their counts, and the counts of zeros."""
+    """Return the edges of ascending bins without gaps, the counts in these bins, and the counts of zeros."""
     zeros = counts[:, codes == _CODES].sum(1)
     counts, codes = counts[:, codes != _CODES], codes[codes != _CODES]
     size = codes & (_CODES // 2 - 1)
@@ -727,7 +727,7 @@ class HistogramResult(Shown):
 
 
 def _fewer(counts: Tensor, most: int = 60) -> list[int]:
-    """The counts of neighbouring bins, added up so that at most `most` counts are left."""
+    """Add up the counts of neighbouring bins until at most `most` counts are left."""
     width = -(-len(counts) // most)
     return [int(some.sum()) for some in torch.split(counts, width)] if len(counts) else []
 
@@ -793,7 +793,7 @@ class TopK(Reducer):
         return {"values": best, "numbers": whose, "left_out": (~finite).sum(0)}
 
     def _best(self, scores: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """The best `k` of each row: by score, and among equal scores by sample number."""
+        """Choose the `k` best samples of each row: by score, and among equal scores by sample number."""
         numbers, order = numbers.sort(dim=1, stable=True)
         scores, order = scores.gather(1, order).sort(dim=1, descending=True, stable=True)
         return scores[:, : self.k].contiguous(), numbers.gather(1, order[:, : self.k])
@@ -844,7 +844,7 @@ KINDS: dict[str, type[Reducer]] = {kind.__name__: kind for kind in (Mean, Covari
 
 
 def reducer_from(description: object) -> Reducer:
-    """The reducer that `describe()` described; raises InvalidArgument if the description is of no reducer.
+    """Make the reducer that `describe()` described. Raises InvalidArgument if the description is of no reducer.
 
     >>> reducer_from(TopK(5).describe())
     TopK(k=5)

@@ -45,7 +45,7 @@ def listed(names: Iterable[object], limit: int = _NAMES_SHOWN) -> str:
 
 
 def describe_shapes(shapes: list[list[tuple[int, ...]]]) -> str:
-    """The shapes of the first call; `…` if there are more shapes, or if other calls have other shapes."""
+    """Write the shapes of the first call. Adds `…` if there are more shapes, or if other calls have other shapes."""
     if not shapes:
         return ""
     text = ", ".join(str(shape) for shape in shapes[0][:_SHAPES_SHOWN])

@@ -99,7 +99,7 @@ def is_interactive() -> bool:
 
 
 def _painted(text: str) -> str:
-    """A text with terminal styles: a bold title, dim names of facts and yellow warnings."""
+    """Add terminal styles to a text: a bold title, dim names of facts and yellow warnings."""
     if "\x1b" in text:
         return text
     first, *others = text.split("\n")
@@ -136,7 +136,7 @@ def _value(text: str) -> str:
 
 
 def _read(text: str) -> tuple[str, list[tuple[str, str]], list[str]]:
-    """The title, the facts and the warnings of a text."""
+    """Split a text into its title, its facts and its warnings."""
     first, *lines = text.split("\n")
     facts: list[tuple[str, str]] = []
     warnings: list[str] = []

@@ -12,7 +12,7 @@ ThemeName = Literal["light", "dark"]
 # Colour scales for values: one for both signs, one for values that are never negative. Their lightness changes evenly.
 BOTH_SIGNS = ("#083572", "#075DA0", "#3D8EC5", "#8EBFDF", "#E4E6E7", "#E4A988", "#CD6439", "#9F361B", "#6A211B")
 NEVER_NEGATIVE = ("#190D32", "#2C215D", "#30427D", "#266791", "#2A8C9B", "#3EB094", "#7BCE80", "#BDE566", "#FAF65E")
-NONFINITE = "#D400FF"  # NaN and infinity: a colour of neither scale, which colour-blind readers can tell from both scales
+NONFINITE = "#D400FF"  # for NaN and infinity: in neither scale, and colour-blind readers can tell it from both scales
 
 # Colours from little to much, for each theme: costs of operations, and fractions from 0 to 1.
 COST_RAMPS: dict[ThemeName, tuple[str, ...]] = {

@@ -68,8 +68,8 @@ def nearest(name: object, known: Iterable[str], what: str = "") -> str:
 
 # A table of texts, written for a terminal or a notebook.
 
-_LEAST = 6  # number of characters that a column keeps when the table is narrowed
-_COMFORTABLE = 10  # number of characters that a column keeps before others are left out
+_LEAST = 6  # a column is narrowed to no fewer characters than this
+_COMFORTABLE = 10  # extra columns are left out before a column of text gets fewer characters than this
 _BRANCHES = "├└│─ "
 
 
@@ -95,8 +95,8 @@ class Table:
     def text(self, width: int | None = None, *, color: bool = False) -> str:
         """The table as lines of at most `width` characters.
 
-        Text that does not fit is cut: first in other columns than the first, whose texts are cut last, in the middle. Extra
-        columns that have no room are left out, and a note names them.
+        Text that does not fit is cut: at the end in the other columns, and only then, in the middle, in the first column.
+        Extra columns that have no room are left out, and a note names them.
         """
         if width is not None and (left_out := self._without_room(width)):
             return self._without(left_out).text(width, color=color)
@@ -119,7 +119,7 @@ class Table:
         return [max(map(len, cells)) for cells in zip(head, *last, *self.rows, strict=True)]
 
     def _without_room(self, width: int) -> list[int]:
-        """The extra columns to leave out, so that the others fit with the first column whole."""
+        """Choose extra columns to leave out, so that the other columns fit without cutting the first column."""
         widths = self._widths()
         needed = [
             one if column.is_number or not at else min(one, _COMFORTABLE)
@@ -142,7 +142,7 @@ class Table:
         return Table(kept(self.columns), [kept(row) for row in self.rows], total, self.more, [*self.notes, note])
 
     def _narrow(self, widths: list[int], width: int) -> None:
-        """Narrow text columns, the widest first, until the table fits or all are at the minimum. The first is the last."""
+        """Narrow text columns, the widest first, until the table fits. The first column is narrowed last."""
         while sum(widths) + 2 * (len(widths) - 1) > width:
             free = [at for at, column in enumerate(self.columns) if at and not column.is_number and widths[at] > _LEAST]
             if not free and (self.columns[0].is_number or widths[0] <= _LEAST):
@@ -187,7 +187,7 @@ class Table:
 
 
 def _cut_in_middle(cell: str, width: int) -> str:
-    """A name that does not fit, with its branch of the tree, its beginning and its end."""
+    """Cut a name that does not fit in its middle. Its branch of the tree stays."""
     name = cell.lstrip(_BRANCHES)
     branch = cell[: len(cell) - len(name)][: max(width - _LEAST, 0)]
     room = width - len(branch) - 1

@@ -40,7 +40,7 @@ _PRODUCTS = frozenset({"matmul", "bmm", "baddbmm", "einsum", "mm", "addbmm"})
 _BETWEEN = groups.BETWEEN_LAYERS | frozenset(
     {"masked_fill", "where", "clamp", "nan_to_num", "tanh", "getitem", "maximum", "max"}
 )
-_REACH_TO_PRODUCT = 8  # the most operations between softmax and product
+_REACH_TO_PRODUCT = 8  # a product is found if at most this many operations are between it and the softmax
 _Neighbours = Callable[[OperationFacts], list[OperationFacts]]
 
 
@@ -120,13 +120,13 @@ def head_count(operation: OperationFacts) -> int:
 
 
 def _count_after(made: OperationFacts) -> int:
-    """The number of heads that are merged after attention; 0 if no heads are merged."""
+    """Count the heads that a view merges after attention. 0 if no view merges heads."""
     after = _around(made, children_of, is_rearranging)
     return next((count for one in after if is_rearranging(one) and (count := _merged(made, one))), 0)
 
 
 def _count_before(product: OperationFacts) -> int:
-    """The number of heads that the factors of a product were split into; 0 if they were not split."""
+    """Count the heads into which a view split the factors of a product. 0 if no view split them."""
     for factor in parents_of(product):
         for one in [factor, *_around(factor, parents_of, is_rearranging)]:
             count = _merged(factor, one)
@@ -518,8 +518,8 @@ def attention_in(operations: list[OperationFacts], key: Any) -> Tensor | list[Te
 
 _SAME_PLACE = groups.CONVERSIONS | groups.NORMALISATIONS | groups.DROPOUTS | frozenset({"add", "sub", "mul", "div"})
 _PUTS_TOGETHER = frozenset({"cat", "stack", "repeat", "repeat_interleave", "tile"})
-_REACH = 16  # the most operations between a value and attention
-_MOST = 1 << 26  # the most elements that are numbered
+_REACH = 16  # heads are found if at most this many operations are between the value and attention
+_MOST = 1 << 26  # values with more elements are not numbered, so their heads stay unknown
 _NONE = torch.iinfo(torch.int64).max  # the head number of elements that belong to no head
 
 

@@ -341,7 +341,7 @@ class Checkup:
         return self.record(number).function.plain_name
 
     def value(self, number: int) -> Tensor | None:
-        """The kept tensor of an operation, or a parameter (negative); None if it cannot be read."""
+        """The kept tensor of an operation, or a parameter (negative numbers). None if the values cannot be read."""
         try:
             if number < 0:
                 value = self.index.state_value(number, "the diagnosis")
@@ -387,7 +387,7 @@ class Checkup:
         return record.parents[0] if hands_on else None
 
     def argument(self, number: int, slot: int) -> Tensor | None:
-        """A tensor argument of an operation as the function got it; None if it cannot be read."""
+        """The tensor that an operation's function got as this argument. None if its values cannot be read."""
         try:
             value = OperationFacts(self.index, number)._argument(slot)
         except TorcheerError:
@@ -395,7 +395,7 @@ class Checkup:
         return value if isinstance(value, Tensor) else None
 
     def argument_reading(self, number: int, slot: int) -> Reading | None:
-        """The `Reading` of an argument. If the argument is the parent's tensor, its values are not read again."""
+        """The `Reading` of an argument. If the argument is the tensor of the parent, the parent's reading is used."""
         record = self.record(number)
         parent = record.parents[slot]
         if slot not in (record.details.held or {}):
@@ -419,7 +419,7 @@ class Checkup:
         return self._gradients[number]
 
     def call(self, number: int) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Positional and keyword arguments of an operation with their tensors; None if one cannot be read."""
+        """Positional and keyword arguments of an operation with their tensors; None if a tensor cannot be read."""
         record = self.record(number)
         tensors = [self.argument(number, slot) for slot in range(len(record.parents))]
         if any(tensor is None for tensor in tensors):
@@ -468,7 +468,7 @@ class Checkup:
 
     @cached_property
     def has_untrained_norms(self) -> bool:
-        """True if a batch norm used running statistics that are still 0 and 1: then the scale of later values means nothing."""
+        """True if a batch norm used running statistics that are still 0 and 1: the scale of later values then means nothing."""
         for number in self.operations:
             if self.name(number) in groups.BATCH_NORMS and len(self.record(number).parents) > 2:
                 mean, variance = (self.argument_reading(number, slot) for slot in (1, 2))
@@ -497,7 +497,7 @@ class Checkup:
         module: str = "",
         **numbers: float | int | str,
     ) -> Finding:
-        """A finding about an operation; about a parameter or the model if `number` is None."""
+        """Make a finding about an operation. If `number` is None, it is about a parameter or the whole model."""
         advice = KINDS[kind].advice if advice is None else advice
         if number is None:
             return Finding(kind, severity, message, advice, module=module, numbers=numbers)
@@ -544,7 +544,7 @@ def passes_through(record: OperationRecord) -> bool:
 
 
 def amount(value: float) -> str:
-    """A number of a finding in few characters: `71,000`, `-0.02`, `3.4e+38`.
+    """Write a number of a finding in few characters: `71,000`, `-0.02`, `3.4e+38`.
 
     >>> amount(71000.0), amount(-0.02), amount(3.4e38), amount(12.0)
     ('71,000', '-0.02', '3.4e+38', '12')

@@ -25,15 +25,15 @@ from ..log.run import LoggedRun, named_once
 from .diagnosis import Checkup, Diagnosis, Finding, Reading, Severity, amount, read
 from .nonfinite import find_near_overflow, find_nonfinite, find_nonfinite_gradients, function_words
 
-_FEW_POSITIONS = 16  # a unit is judged if it has at least as many values: one sample says nothing
-_MANY = 0.5  # of the units of a layer: a note
-_NEARLY_ALL = 0.9  # a warning
-_GROWN = 100.0  # times that the scale of a residual stream grows: a note
-_FAR_APART = 1e4  # times between the gradients of the first and of the last layers
-_LARGE = 1 << 24  # bytes of a copy that is worth a note
-_SHARE_OF_COPY = 0.02  # of all bytes of the pass
-_ROUNDINGS = 8  # of a dtype: samples that differ by less may become equal
-_MUCH_WORK = 1 << 20  # elements of the arguments of a call that is worth computing only once
+_FEW_POSITIONS = 16  # a unit is judged only if it has at least this many values: one sample says nothing
+_MANY = 0.5  # a note if at least this fraction of a layer's units is dead (or of its values is saturated)
+_NEARLY_ALL = 0.9  # a warning from this fraction on
+_GROWN = 100.0  # a note if the scale grows or shrinks by this factor from the first to the last of equal blocks
+_FAR_APART = 1e4  # a finding if the gradients of the first and of the last layers differ by more than this factor
+_LARGE = 1 << 24  # a copy of fewer bytes gets no note
+_SHARE_OF_COPY = 0.02  # a copy of a smaller fraction of the pass's bytes gets no note
+_ROUNDINGS = 8  # rounding may make samples equal if they differ by less than this many rounding steps of the dtype
+_MUCH_WORK = 1 << 20  # repeated calls are reported only if their arguments have at least this many elements
 
 
 # Units --------------------------------------------------------------------------------------------------------------
@@ -63,8 +63,8 @@ def find_dead_units(checkup: Checkup) -> Iterator[Finding]:
 
 
 def find_saturated_units(checkup: Checkup) -> Iterator[Finding]:
-    """Results of tanh and sigmoid that are nearly all at the ends of their range, where the gradient is nearly 0."""
-    results = {checkup.origin_of(number) for number in checkup.ends}  # a result at an end is a model that is sure
+    """Finds results of tanh and sigmoid that are nearly all at the ends of their range, where the gradient is nearly 0."""
+    results = {checkup.origin_of(number) for number in checkup.ends}  # an output near 0 or 1 means only that the model is sure
     for number, reading in checkup.readable():
         name = checkup.name(number)
         if name not in ("tanh", "sigmoid") or reading.nonfinite or reading.count < _FEW_POSITIONS:
@@ -90,7 +90,7 @@ def find_saturated_units(checkup: Checkup) -> Iterator[Finding]:
 
 
 def _by_unit(checkup: Checkup, number: int) -> Tensor | None:
-    """The values of an activation as units × positions: units are channels after a convolution, else the last dimension."""
+    """Reshape an activation to units × positions: units are channels after a convolution, else the last dimension."""
     value = checkup.value(number)
     if value is None or value.dim() < 2 or value.layout is not torch.strided:
         return None
@@ -108,7 +108,7 @@ def _by_unit(checkup: Checkup, number: int) -> Tensor | None:
 
 
 def find_growth(checkup: Checkup) -> Iterator[Finding]:
-    """Finds scales that grow or shrink from the first to the last of a row of equal blocks."""
+    """Finds activations whose scale grows or shrinks much from the first to the last of consecutive equal blocks."""
     for container, calls in _rows_of_blocks(checkup):
         scales = [(call, reading) for call in calls if (reading := _result(checkup, call)) is not None]
         scales = [(call, reading) for call, reading in scales if not reading.nonfinite]
@@ -153,7 +153,7 @@ def _result(checkup: Checkup, call: ModuleCall) -> Reading | None:
 
 
 def _rows_of_blocks(checkup: Checkup) -> Iterator[tuple[str, list[ModuleCall]]]:
-    """Yields (container, calls of its numbered children), if at least three in a row have one class and one shape of output."""
+    """Yields (container, calls of numbered children) for three or more successive calls of one class and output shape."""
     rows: dict[tuple[str, str, tuple[int, ...]], list[ModuleCall]] = defaultdict(list)
     for call in checkup.log.modules:
         container, _, last = call.address.rpartition(".")
@@ -295,7 +295,7 @@ def find_removed_biases(checkup: Checkup) -> Iterator[Finding]:
 
 
 def find_constant_outputs(checkup: Checkup) -> Iterator[Finding]:
-    """Finds outputs that are the same for every sample of a batch whose samples differ."""
+    """Finds outputs that are equal for all samples of a batch although the samples themselves differ."""
     batch = checkup.batch
     if batch is None or batch < 2 or not _samples_differ(checkup, batch):
         return
@@ -331,9 +331,9 @@ _SUMS = frozenset("add sub rsub cat concat concatenate stack hstack vstack where
 
 
 def _harmless_reason(checkup: Checkup, number: int, batch: int) -> str:
-    """Why an output is constant, where it becomes constant, if an initialisation or rounding explains it; else ""."""
+    """Say why and where an output becomes constant, if zero weights or rounding explain it. Empty if they do not."""
     waiting, seen = [number], {number}
-    chosen: set[int] = set()  # only a part of their values is used
+    chosen: set[int] = set()  # operations of whose values only a part is used
     while waiting:
         one = waiting.pop()
         name = checkup.name(one)
@@ -448,7 +448,7 @@ _PRODUCTS = frozenset("matmul bmm".split())
 
 
 def find_softmax_faults(checkup: Checkup) -> Iterator[Finding]:
-    """Finds a softmax over samples, over a wrong dimension, of the result of a softmax, or before a loss that has its own."""
+    """Finds a softmax over samples, over a wrong dimension, after another softmax, or before a loss that computes a softmax."""
     for number in checkup.operations:
         name, record = checkup.name(number), checkup.record(number)
         if name in _SOFTMAXES and record.parents:
@@ -492,7 +492,7 @@ def find_softmax_faults(checkup: Checkup) -> Iterator[Finding]:
 
 
 def _is_router(checkup: Checkup, first: int, second: int) -> bool:
-    """True if the two softmaxes run over different axes, which is meant (agreement in both directions)."""
+    """True if two softmaxes run over different axes: then both are intended, to find agreement in both directions."""
     return _softmax_dim(checkup, first) != _softmax_dim(checkup, second)
 
 
@@ -539,7 +539,7 @@ def _softmax_axis(checkup: Checkup, number: int) -> Iterator[Finding]:
 
 
 def _is_alone(shape: tuple[int, ...], batch: int) -> bool:
-    """True if another dimension has the size of the batch, so that the first may be something else."""
+    """True if another dimension also has the batch's size, so that the first dimension may not be the batch."""
     return sum(size == batch for size in shape) > 1
 
 
@@ -643,7 +643,7 @@ def find_casts(checkup: Checkup) -> Iterator[Finding]:
 
 
 def _float_dtype(checkup: Checkup, parent: int) -> torch.dtype | None:
-    """The dtype of an argument; None for numbers in a tensor without dimensions, which widen nothing, and for integers."""
+    """Return the dtype of an argument. None for integers, and for tensors without dimensions, which cause no promotion."""
     shape, dtype = (
         (checkup.record(parent).shape, checkup.record(parent).dtype)
         if parent >= 0

@@ -1,11 +1,11 @@
-"""Which elements of an input reach an element of a layer, and which elements of an output an element of a layer reaches.
+"""Finds which elements of an input reach an element of a layer, and which elements of an output this element reaches.
 
 The logged graph is walked, from call to call. For each kind of function a **rule** in `RULES` says which elements of an
-argument reach which elements of the result: as a function that is linear in that argument and whose coefficients are not 0
-exactly there. So a rule is one line of torch, and is followed forward by calling it and backward by differentiating it. The
+argument reach which elements of the result. The rule is a linear function of that argument; a coefficient is not 0 exactly if
+the element reaches the result. So a rule is one line of torch: calling it goes forward, differentiating it goes backward. The
 result is a mask, exact with skips, strides and dilation, whatever the values of the parameters are.
 
-A function without a rule reaches everything; the field names it, and says that it is larger than it may be.
+A function without a rule is assumed to connect all elements. The field names it, and says that it may be too large.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SEED = 0
 
 
 class NoRule(Exception):
-    """A rule does not know a call with these arguments."""
+    """Raised by a rule that cannot handle the arguments of a call."""
 
 
 class Call:
@@ -57,7 +57,7 @@ class Call:
         return self.index.record(parent).dtype if parent >= 0 else self.index.state(parent).tensor.dtype
 
     def value(self, slot: int) -> Tensor:
-        """The values of an argument; raises where they were not kept."""
+        """The values of an argument. Raises if the values were not kept."""
         value = OperationFacts(self.index, self.number)._argument(slot)
         if not isinstance(value, Tensor):
             raise NoRule
@@ -68,7 +68,7 @@ class Call:
         return kwargs[name] if name in kwargs else args[position] if position < len(args) else default
 
     def run(self, tensors: list[Tensor]) -> Tensor:
-        """The function with these tensors in place of its own."""
+        """Call the function with these tensors in place of the logged tensor arguments."""
         if self.record.function.func is None:
             raise NoRule
         args, kwargs = fill_call(self.record.template, self.record.names, iter(tensors))
@@ -98,7 +98,7 @@ def elementwise(call: Call, slot: int) -> Linear:
 
 
 def nothing(call: Call, slot: int) -> Linear:
-    """No element reaches any: only the shape or the dtype of the argument is used."""
+    """No element of the argument reaches the result: only the argument's shape or dtype is used."""
     return lambda x: (0 * x.sum()).expand(call.out)
 
 
@@ -124,12 +124,12 @@ def products(call: Call, slot: int) -> Linear:
 
 
 def moves(call: Call, slot: int) -> Linear:
-    """Functions that move elements: the function itself, with numbered elements, says from where each came."""
+    """Functions that move elements: the function runs on numbered elements, which shows where each element came from."""
     count = len(call.record.parents)
     moved = [one for one in range(count) if one == 0 or call.dtype(one).is_floating_point or call.name in _JOINING]
     if slot != 0 and call.name in ("view_as", "reshape_as", "expand_as", "broadcast_tensors"):
         return nothing(call, slot)
-    if slot not in moved:  # an index decides what is taken
+    if slot not in moved:  # the argument is an index, which decides the elements that are taken
         return everything(call, slot)
     rest = {other: call.value(other) for other in range(count) if other not in moved}
     first, second, starts, start = [], [], {}, 1
@@ -152,7 +152,7 @@ def moves(call: Call, slot: int) -> Linear:
 
 
 def reductions(call: Call, slot: int) -> Linear:
-    """Functions along dimensions, with results of one size there (`amax`), another (`topk`) or the same (`softmax`)."""
+    """Functions along dimensions, whose size becomes 1 (`amax`), another size (`topk`) or stays the same (`softmax`)."""
     if slot != 0:
         return elementwise(call, slot) if call.name in ("max", "min") else everything(call, slot)
     if len(call.record.parents) > 1 and call.name in ("max", "min"):
@@ -177,7 +177,7 @@ def _along(call: Call, dims: list[int]) -> Linear:
 
 
 def running(call: Call, slot: int) -> Linear:
-    """`cumsum` and the like: an element reaches those at and after its place."""
+    """`cumsum` and similar functions: an element reaches the results at its own position and at later positions."""
     dim = call.option(1, "dim")
     if not isinstance(dim, int) or call.shape(slot) != call.out:
         raise NoRule
@@ -185,7 +185,7 @@ def running(call: Call, slot: int) -> Linear:
 
 
 def norms(call: Call, slot: int) -> Linear:
-    """Normalisations: over the dimensions whose statistics they compute."""
+    """Normalisations: an element reaches all elements along the dimensions whose statistics are computed."""
     if slot != 0 or call.shape(0) != call.out:
         raise NoRule
     dims = len(call.out)
@@ -207,7 +207,7 @@ def norms(call: Call, slot: int) -> Linear:
 
 
 def largest(call: Call, slot: int) -> Linear:
-    """Max pooling: each element reaches the windows that it lies in, also where it is not the largest."""
+    """Max pooling: each element reaches all windows that contain it, even if another element is the largest there."""
     shape, dims = call.shape(slot), _space(call.name)
     if slot != 0:
         raise NoRule
@@ -257,7 +257,7 @@ def adaptive_largest(call: Call, slot: int) -> Linear:
 
 
 def attention(call: Call, slot: int) -> Linear:
-    """Fused attention: a query attends to all keys that the mask lets it, and all elements of both make the weight."""
+    """Fused attention: a query attends to all keys that the mask allows; its weights depend on all elements of both."""
     if slot > 2 or len(call.record.parents) < 3 or call.option(7, "enable_gqa", False):
         raise NoRule
     shapes = [call.shape(one) for one in range(3)]
@@ -275,7 +275,7 @@ def attention(call: Call, slot: int) -> Linear:
 
 
 def recurrent(call: Call, slot: int) -> Linear:
-    """Fused recurrent layers: an input reaches the outputs of its sample at and after its time; in both directions all."""
+    """Fused recurrent layers: an input reaches its sample's outputs at its own and later times; if bidirectional, at all."""
     shape = call.shape(slot)
     args = call.record.args
     if call.name.endswith("_cell"):
@@ -303,7 +303,7 @@ def recurrent(call: Call, slot: int) -> Linear:
 
 
 def look_up(call: Call, slot: int) -> Linear:
-    """Embedding: an index reaches the row that it takes, and a row each place that takes it."""
+    """Embedding: an index reaches the row that it selects; a row reaches each position whose index selects it."""
     if call.dtype(slot).is_floating_point:
         taken = call.value(1 - slot)
         return lambda x: x[taken]
@@ -338,7 +338,7 @@ _MOVES = (
         "index_copy index_put pixel_shuffle pixel_unshuffle channel_shuffle split chunk tensor_split unbind narrow contiguous"
     )
 )
-# The kinds of functions, and the rule of each. The first that has the name is taken.
+# The kinds of functions, each with its rule. The first entry that contains a function's name applies.
 RULES: tuple[tuple[frozenset[str], Rule], ...] = (
     (_PRODUCTS, products),
     (_named("max_pool1d max_pool2d max_pool3d"), largest),
@@ -385,7 +385,7 @@ class Walk:
         self._random = torch.Generator("cpu").manual_seed(_SEED)
 
     def edges(self, number: int) -> Iterator[tuple[int, int]]:
-        """The slots and the operations that an operation depends on; slot -1 for one that wrote to an argument's memory."""
+        """Yield (slot, operation) for each operation that `number` depends on. Slot -1: it wrote to an argument's memory."""
         record = self.index.record(number)
         for slot, parent in enumerate(record.parents):
             if parent >= 0:
@@ -394,7 +394,7 @@ class Walk:
             yield -1, writer
 
     def back(self, number: int, mask: Tensor) -> dict[int, Tensor]:
-        """By input: which elements reach the elements of an operation in a mask."""
+        """Map each input to a mask of the elements that reach the operation's elements in `mask`."""
         masks, found = {number: mask}, {}
         for one in range(number, -1, -1):
             reached = masks.pop(one, None)
@@ -412,7 +412,7 @@ class Walk:
         return dict(sorted(found.items()))
 
     def forth(self, number: int, mask: Tensor) -> dict[int, Tensor]:
-        """By output: which elements the elements of an operation in a mask reach."""
+        """Map each output to a mask of the elements that the operation's elements in `mask` reach."""
         masks = {number: mask}
         for one in range(number + 1, len(self.index.log.rows)):
             for slot, parent in self.edges(one):
@@ -423,7 +423,7 @@ class Walk:
         return {one: masks[one] for one in sorted(self.index.outputs) if one in masks}
 
     def _weighted(self, mask: Tensor) -> Tensor:
-        """Positive random numbers in a mask, so that coefficients of both signs do not cancel out."""
+        """Fill a mask with positive random numbers, so that coefficients of both signs do not cancel out."""
         return mask * (1 + torch.rand(mask.shape, generator=self._random, device="cpu"))
 
     def _transposed(self, number: int, slot: int, shape: tuple[int, ...], mask: Tensor) -> Tensor:
@@ -461,7 +461,7 @@ class Walk:
             return run(everything(call, slot))
 
     def gradient(self, number: int, mask: Tensor, *stops: int) -> dict[int, Tensor]:
-        """The gradient of a weighted sum of elements, at inputs and `stops`, by torch's autograd from the logged values."""
+        """Compute the gradient of a weighted sum of elements at inputs and `stops`, by torch's autograd on logged values."""
         gradients, found = {number: self._weighted(mask).double()}, {}
         for one in range(number, -1, -1):
             incoming = gradients.pop(one, None)
@@ -505,10 +505,10 @@ class Walk:
 
 @dataclass(frozen=True)
 class FieldCheck:
-    """A field beside the gradient of the logged pass. True if all was checked and no gradient is outside."""
+    """Compares a field with the gradient of the logged pass. True if all was checked and no gradient is outside the field."""
 
     gradients: int  # elements with a gradient that is not 0
-    elements: int  # of the field
+    elements: int  # number of elements of the field
     outside: int  # elements with a gradient that are not in the field
     unchecked: tuple[str, ...] = ()  # operations through which no gradient could be computed
 
@@ -552,7 +552,7 @@ class Field:
 
     @property
     def is_exact(self) -> bool:
-        """True if a rule is known for each function on the way; else the field may be larger than needed (`unknown`)."""
+        """True if every function on the way has a rule. Otherwise the field may be too large; `unknown` names the functions."""
         return not self.unknown
 
     @property
@@ -596,7 +596,7 @@ class Field:
         return FieldCheck(int(found.sum()), self.elements, outside, tuple(walk.unchecked.values()))
 
     def _reached(self, walk: Walk) -> Tensor:
-        """Which elements of the output have a gradient at the chosen elements, one element of the output after the other."""
+        """Find the output elements that have a gradient at the chosen elements, by a backward pass for each output element."""
         found = torch.zeros_like(self.mask)
         for place in range(found.numel()):
             one = torch.zeros_like(found)
@@ -657,7 +657,7 @@ class Field:
 
 
 class Influence:
-    """The receptive or projective field of a layer: `influence[0, :, 3, 3]` is the field of these elements, `middle` of one.
+    """The receptive or projective fields of a layer: `influence[0, :, 3, 3]` is the field of these elements.
 
     >>> import torch, torcheer
     >>> model = torch.nn.Sequential(torch.nn.Conv1d(1, 1, 3), torch.nn.Conv1d(1, 1, 3, dilation=2))
@@ -687,7 +687,7 @@ class Influence:
         return self[tuple(0 if dim == 0 and len(shape) > 1 else size // 2 for dim, size in enumerate(shape))]
 
     def __getitem__(self, unit: Any) -> Field:
-        """The field in the first input (or output) that it reaches."""
+        """The field of an element, or of several, in the first input (or output) that is connected with them."""
         fields = self.fields(unit)
         if not fields:
             what = "input reaches it" if self.direction == "receptive" else "output is reached by it"
@@ -695,7 +695,7 @@ class Influence:
         return next((one for one in fields if one.elements), fields[0])
 
     def fields(self, unit: Any = ...) -> list[Field]:
-        """The field in each input (or output) that elements are connected with; by default of all elements together."""
+        """The field of chosen elements (by default all) in each input (or output) that is connected with these elements."""
         chosen = torch.zeros(self.shape, dtype=torch.bool, device="cpu")
         unit = unit if isinstance(unit, tuple) else (unit,)
         try:

@@ -282,7 +282,7 @@ class _Lives:
         self.node_end = self._note_nodes()
 
     def _last_uses(self) -> list[int]:
-        """For each operation: the last operation during which the program holds its tensor."""
+        """Return for each operation the last operation during which the program still holds the first operation's tensor."""
         last = list(range(self.length))
         for call in self.calls:
             for parent in call.parents:

@@ -24,11 +24,11 @@ from .._torch.measure import dense, real
 from ..log.run import Index
 from .diagnosis import Checkup, Finding, Reading, Severity, amount, read
 
-_MOST_SEARCHED = 1 << 30  # number of bytes of kept tensors that a printed history searches
-_MOST_OF_A_FILE = 1 << 26  # number of bytes of kept tensors that it searches if they have to be read from a file
+_MOST_SEARCHED = 1 << 30  # `print(history)` searches at most this many bytes of kept tensors for NaN and infinity
+_MOST_OF_A_FILE = 1 << 26  # the same limit if the kept tensors have to be read from a file
 _LIMIT_SHARE = 0.5  # values above this fraction of the largest number of a dtype are close to overflow
 _TRACED = 20  # at most this many beginnings of NaN are traced back to infinity
-_MOST_RUN_AGAIN = 1 << 26  # number of elements of the arguments of a call that is computed again in float64
+_MOST_RUN_AGAIN = 1 << 26  # a call is computed again in float64 if its arguments have at most this many elements
 
 
 def nonfinite_of(index: Index) -> list[str]:
@@ -83,7 +83,7 @@ class NonFinite:
         return found
 
     def findings(self) -> Iterator[Finding]:
-        """The findings: where NaN begins, then where infinity begins that reaches an output."""
+        """Find where NaN begins. Then, unless an output has NaN, find where infinity begins that reaches an output."""
         ends = [number for number in self.checkup.ends if number in self.spoilt]
         behind_nan = self.above(number for number in ends if self.spoilt[number].nan)
         for turn, number in enumerate(self.nan_begins):
@@ -210,7 +210,7 @@ def find_near_overflow(checkup: Checkup) -> Iterator[Finding]:
 
 
 def function_words(checkup: Checkup, number: int) -> str:
-    """The text for an operation in a sentence: its label, or for an input its position."""
+    """Name an operation in a sentence: by its label; an input by its position."""
     record = checkup.record(number)
     if record.origin is Origin.INPUT:
         return f"the input {checkup.label(number)}"
@@ -218,7 +218,7 @@ def function_words(checkup: Checkup, number: int) -> str:
 
 
 def why(checkup: Checkup, number: int, what: str) -> tuple[str, str]:
-    """Why NaN (`nan`) or infinity (`infinite`) begins at an operation, and what to do about it."""
+    """Explain why NaN (`nan`) or infinity (`infinite`) begins at an operation, and what to do about it."""
     record = checkup.record(number)
     if record.origin is Origin.INPUT:
         return "it was given to the model", "Look at the data: a sample with missing values, or a division by a deviation of 0."
@@ -250,7 +250,7 @@ def _arguments(checkup: Checkup, number: int) -> list[Any]:
 
 
 def _numbers(value: Any) -> Tensor | None:
-    """A tensor or number as a flat tensor of real numbers."""
+    """Convert a tensor or number to a flat tensor of real numbers."""
     if isinstance(value, Tensor):
         readable = dense(value)
         return real(readable).reshape(-1) if readable is not None else None
@@ -260,7 +260,7 @@ def _numbers(value: Any) -> Tensor | None:
 
 
 def _written(checkup: Checkup, number: int, what: str) -> tuple[str, str] | None:
-    """The cause and the advice if a number that is not finite is an argument of the call."""
+    """Return the cause and the advice if a number that is not finite is an argument of the call; else None."""
     wanted = math.isnan if what == "nan" else math.isinf
     written = [one for one in checkup.plain_arguments(number) if isinstance(one, float) and wanted(one)]
     return (f"the program writes {amount(written[0])} there", "") if written else None
@@ -381,7 +381,7 @@ _PRODUCTS = frozenset("mul matmul mm bmm linear addmm baddbmm einsum dot mv".spl
 
 
 def _of_infinity(checkup: Checkup, number: int, what: str) -> tuple[str, str] | None:
-    """The cause and the advice if NaN comes from infinite arguments."""
+    """Return the cause and the advice if NaN comes from infinite arguments; else None."""
     readings = [one for one in checkup.argument_readings(number) if one is not None]
     if what != "nan" or not any(one.infinite for one in readings):
         return None
@@ -401,7 +401,7 @@ _EXPONENTIAL = ("exp", "expm1", "exp2", "cosh", "sinh", "logcumsumexp")
 
 
 def _of_overflow(checkup: Checkup, number: int, what: str) -> tuple[str, str] | None:
-    """The cause and the advice if the exact result is larger than the dtype holds: the call is computed again in float64."""
+    """Return the cause and the advice if the result overflows its dtype; else None. If needed, computes the call in float64."""
     record = checkup.record(number)
     name, dtype = checkup.name(number), record.dtype
     readings = checkup.argument_readings(number)
@@ -519,7 +519,7 @@ def find_nonfinite_gradients(checkup: Checkup) -> Iterator[Finding]:
             "nonfinite gradient",
             "error",
             f"the gradients of {few(map(checkup.label, wrong), 3)} are not finite, while those of all activations are",
-            users[-1] if users else None,  # the first of them in the backward pass
+            users[-1] if users else None,  # the user whose gradient is computed first in the backward pass
             advice="The sum over the batch may overflow: use float32 or bfloat16, or a smaller scale of the loss.",
             parameters=len(wrong),
         )

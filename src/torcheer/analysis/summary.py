@@ -70,20 +70,21 @@ COLUMNS: dict[str, _Kind] = {
 }
 _TOTALS = frozenset({"time", "total flops", "backward time"})  # columns that include submodules
 _BACKWARD_TIMES = frozenset({"self backward time", "backward time"})
-# In print, of all below.
+# In print, these columns show a module's sum over all modules inside it.
 _SUBTOTALS = frozenset(
     {"params", "trainable", "flops", "macs", "backward flops", "memory", "%", "time", "total flops", "backward time"}
 )
-_EXTRA = frozenset({"in", "out", "calls"})  # left out where the screen has no room
-_SCREEN = 33  # rows of a table that fits a screen of forty lines
-_FORM = ("calls", "in", "out", "params", "flops", "memory")  # equal for equal modules
+_EXTRA = frozenset({"in", "out", "calls"})  # columns that are left out if the screen has no room
+_SCREEN = 33  # largest number of rows of a table that fits a screen of forty lines
+_FORM = ("calls", "in", "out", "params", "flops", "memory")  # modules are equal only if these columns are equal
 DEFAULT_COLUMNS = ("calls", "in", "out", "params", "flops", "time", "memory")
 
 
 class Summary(ShownTable):
     """A table with a row per module. `print` shows text, `to_rows()` returns the numbers, `totals` the column totals.
 
-    In print, a container has the sums of all below it, and equal modules in a row are one row, with what is inside the first.
+    In print, a container shows the sums of all modules inside it. Consecutive equal modules are one row, followed by what is
+    inside the first of them.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Summary(ShownTable):
         self._tree = tree
         self._notes = notes
         self._is_folded = folds
-        self._is_cut = fits  # print only as deep as fits a screen
+        self._is_cut = fits  # True: print only as many levels as fit a screen
         self.totals = totals
 
     def to_rows(self) -> list[dict[str, Any]]:
@@ -122,7 +123,7 @@ class Summary(ShownTable):
         return Table([Column("module"), Column("class"), *heads], body[:_ROWS_SHOWN], last, more, [*self._notes, *notes])
 
     def _lines(self) -> tuple[list[tuple[str, int]], list[str]]:
-        """The printed lines: a title, and the number of a row; and notes on what is not printed."""
+        """Return the printed lines, each as (title, number of its row), and notes about rows that are not printed."""
         deepest = max(self._tree.levels, default=0)
         lines = self._tree.lines(self._is_folded, deepest)
         depth = deepest
@@ -141,7 +142,7 @@ _EQUAL = " equal)"
 
 
 class _Tree:
-    """The tree of a summary's rows: by row its name, its level, and a form that is equal for equal modules."""
+    """The tree of a summary's rows. For each row: its name, its level, and a form that is equal for equal modules."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -160,16 +161,16 @@ class _Tree:
         (self._tops if around is None else self._children[around]).append(at)
 
     def subtotals(self, values: list[Any], name: str) -> list[Any]:
-        """By row, the sum of its value and of those below; of memory, what the modules without submodules returned."""
+        """Add to each row's value the values of all rows inside it. For memory, only modules without submodules count."""
         sums = list(values)
         for at in range(len(sums) - 1, -1, -1):
             inside = [sums[child] for child in self._children[at]]
             if name in _TOTALS:
-                inside = [] if values[at] else inside  # a list of modules is not called: the time of those in it
+                inside = [] if values[at] else inside  # a list of modules is not called: its time is that of the modules in it
             own = [] if name == "memory" and any(one is not None for one in inside) else [values[at]]
             parts = [*own, *inside]
             known = [one for one in parts if one is not None]
-            sums[at] = sum(known) if len(known) == len(parts) or any(known) else None  # 0 beside an unknown part is unknown
+            sums[at] = sum(known) if len(known) == len(parts) or any(known) else None  # 0 with an unknown part is unknown
         return sums
 
     def _is_numbered(self, at: int) -> bool:
@@ -203,7 +204,7 @@ class _Tree:
 
 
 def _within(name: str, outer: str) -> str:
-    """The name of a module, after that of the list around it: `layers.0`."""
+    """Prefix a module's name with the name of the module or list around it, `layers.0`; not with the name of the model."""
     return f"{outer}.{name}" if outer != "(model)" else name
 
 
@@ -259,7 +260,7 @@ class _Table:
         self.rows: list[dict[str, Any]] = []
         self.tree = _Tree()
         self._counted: set[str] = set()
-        self._not_made = 0  # parameters of lazy modules that did not run
+        self._not_made = 0  # number of parameters of lazy modules that did not run
 
     def summary(self) -> Summary:
         for address, module in self.index.log.registered.items():

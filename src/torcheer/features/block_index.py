@@ -20,9 +20,9 @@ from ..errors import UnreadableFile
 from .data import texts_of_bytes
 from .storage import FORMAT, LAYERS, ODD, TEXTS, TOKEN_POSITIONS, TOKEN_SAMPLES, BlockName, Storage, blocks_among
 
-# largest number of samples in a block whose size does not show it: a larger number in a file's name must be wrong
+# the number of samples in a file's name must be wrong if it is larger than this and than the file's size in bytes
 _MOST_UNSEEN = 1 << 22
-_MOST_TEXTS = 1 << 28  # largest number of bytes of a text column in a block
+_MOST_TEXTS = 1 << 28  # a text column of a block is read only if it has at most this many bytes
 
 
 def _as_number(text: str) -> int:
@@ -108,7 +108,7 @@ class BlockIndex:
         return name in self._columns or name in self._texts
 
     def names(self, start: str) -> list[str]:
-        """The columns, including text columns, whose names begin with `start`, without this prefix."""
+        """Return the names of the columns that begin with `start`, without this prefix. Includes text columns."""
         return [name.removeprefix(start) for name in (*self._columns, *self._texts) if name.startswith(start)]
 
     def texts(self, name: str) -> list[str] | None:

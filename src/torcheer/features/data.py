@@ -42,13 +42,13 @@ from .storage import BlockName
 BATCH_SIZE = 32  # the batch size for a Dataset
 # a DataLoader or another iterable of batches; or samples, as a Dataset or a Tensor
 Data = Iterable[Any] | Dataset[Any] | Tensor
-_SMALLEST, LARGEST = 32, 1024  # limits of the default number of samples in a block
+_SMALLEST, LARGEST = 32, 1024  # limits of the number of samples that a block needs by default
 _PART = 8  # a block has 1/8 of the samples before it, so an interruption loses at most this fraction of the work
 _LATER = "extract() divides the data among processes itself, so leave the sampler out"
 
 
 class Part(NamedTuple):
-    """A batch that is to be run, with its block and its samples."""
+    """A batch to run, with its block and its samples."""
 
     block: int
     number: int  # the number of the batch
@@ -110,7 +110,7 @@ class Source:
 
 
 def samples_of_block(given: int | None, first: int) -> int:
-    """The least number of samples of the block that begins with sample `first`; `given` is the user's number, if any.
+    """How many samples the block that begins with sample `first` needs at least; `given` is the user's number, or None.
 
     >>> [samples_of_block(None, first) for first in (0, 1000, 100_000)]
     [32, 125, 1024]
@@ -119,7 +119,7 @@ def samples_of_block(given: int | None, first: int) -> int:
 
 
 def open_source(data: Any, block: int | None, samples_of: Callable[[Any], int], *, has_ids: bool) -> Source:
-    """The batches of `data`, in blocks of at least `block` samples; None: blocks grow."""
+    """Make a `Source` of the batches of `data`, in blocks of at least `block` samples. None: later blocks are larger."""
     if isinstance(data, Tensor):
         data = _Rows(data)
     if isinstance(data, IterableDataset) or (_is_dataset(data) and not isinstance(data, DataLoader)):
@@ -199,7 +199,7 @@ class _Indexed(Source):
         has_numbers: bool,
     ) -> None:
         self._loader, self._batches, self._samples_of = loader, batches, samples_of
-        self._has_numbers = has_numbers  # True if the loader does not give samples in the dataset's order
+        self._has_numbers = has_numbers  # True if the samples have numbers, because they do not come in the dataset's order
         self.first_batch = next(iter(self._loaded([0], is_first=True)))
         self._starts = [0]  # for each batch: the number of its first sample
         self._in_block: list[int] = []
@@ -235,7 +235,7 @@ class _Indexed(Source):
         return sum(size for size, block in zip(sizes, self._in_block, strict=True) if is_wanted(block))
 
     def _loaded(self, numbers: Sequence[int], *, is_first: bool = False) -> Iterable[Any]:
-        """Load some batches with the loader's settings; the first batch in this process, unless workers need
+        """Load some batches with the loader's settings. The first batch is loaded in this process, unless the workers need
         `worker_init_fn`.
         """
         loader = self._loader
@@ -252,7 +252,7 @@ class _Indexed(Source):
 
 
 def _check_order(loader: DataLoader[Any], batches: Sequence[Any], *, has_ids: bool) -> bool:
-    """True if samples do not come in the dataset's order. Raises if so and they have neither numbers nor ids."""
+    """True if numbered samples do not come in the dataset's order. Raises for another order if the samples have no ids."""
     own: Any = loader.batch_sampler
     sampler = loader.sampler if own is None or type(own) is BatchSampler else own
     if isinstance(sampler, DistributedSampler):
@@ -312,7 +312,7 @@ class _InOrder(Sequence[Any]):
 
 
 def _batches_of(loader: DataLoader[Any]) -> Sequence[Any]:
-    """Which samples are in which batch. A random sampler is seeded to draw the same in every process."""
+    """Return the dataset indices of each batch. A random sampler is seeded, so that all processes draw the same indices."""
     own: Any = loader.batch_sampler
     if type(own) is BatchSampler and type(own.sampler) is SequentialSampler:
         try:
@@ -457,7 +457,7 @@ class Labels:
 
 
 def as_column(value: Any, samples: int) -> Column | None:
-    """A value as a column with a row for each sample; None if that is impossible."""
+    """Convert a value to a column with a row for each sample. None if the value has no row for each sample."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         value = torch.from_numpy(np.ascontiguousarray(value.astype(_native(value.dtype), copy=False)))
     if isinstance(value, Tensor):
@@ -479,7 +479,7 @@ def as_column(value: Any, samples: int) -> Column | None:
 
 
 def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The NumPy dtype that torch supports for such numbers."""
+    """Return the NumPy dtype for the same numbers that torch supports."""
     largest = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}.get(dtype.kind)
     return largest if largest is not None and dtype.itemsize > largest.itemsize else dtype.newbyteorder("=")
 
@@ -495,7 +495,7 @@ def texts_as_tensor(texts: list[str]) -> Tensor:
 
 
 def texts_of_bytes(data: bytes, count: int) -> list[str] | None:
-    """The stored texts; None if the bytes are not `count` texts."""
+    """Read stored texts. Returns None if the bytes are not `count` texts."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):

@@ -26,7 +26,7 @@ from .._torch.containers import PLAIN, children, find_tensors
 from .._torch.internals import DisableTorchFunction
 
 _SIZE = 12  # number of bytes of a digest
-_CHUNK = 1 << 24  # number of elements that are read at once
+_CHUNK = 1 << 24  # at most this many elements are hashed at once
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _OF_PROCESS = re.compile(r"(.*_)?(rank|device|gpu|world_size)")  # names whose values differ between processes of one extraction

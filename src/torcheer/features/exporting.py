@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .features import Features, LayerFeatures
 
 
-_TOGETHER = 32 << 20  # number of bytes that are read at once
+_TOGETHER = 32 << 20  # at most about this many bytes are read at once
 
 
 def as_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -78,14 +78,14 @@ def _write_zarr(layer: LayerFeatures, group: Any) -> None:
 
 
 def _form(layer: LayerFeatures) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """The shape and dtype of a layer as an array, and how many rows are read at once."""
+    """Return the shape and dtype of a layer as an array, and how many rows to read at once."""
     shape = layer.full_shape()
     kind = as_numpy(torch.empty(0, dtype=layer.dtype)).dtype
     return shape, kind, max(1, _TOGETHER // max(1, kind.itemsize * int(np.prod(shape[1:]))))
 
 
 def _parts(layer: LayerFeatures) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
-    """All rows in parts, each with the number of its first row."""
+    """Yield all rows in parts, each part with the number of its first row."""
     shape, _, together = _form(layer)
     for first in range(0, len(layer), together):
         rows = layer[first : first + together]

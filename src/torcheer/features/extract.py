@@ -318,7 +318,7 @@ class _Extraction:
             write_end(self._storage, End(blocks, samples))
 
     def _room(self) -> int:
-        """The approximate size of a block's header in bytes."""
+        """Estimate the size of a block's header in bytes."""
         samples = self._reader.calling.samples(self._source.first_batch)
         batches = -(-self._block_size // max(samples, 1))
         return min(4 << 20, batches * sum(len(name) + 120 for name in self._reader.names) + 4096)
@@ -354,7 +354,7 @@ class _Extraction:
         self._writer.add(columns)
 
     def _numbers(self, part: Part, values: dict[str, Tensor], columns: dict[str, Tensor]) -> Tensor:
-        """The sample number of each row. If it does not follow from the row's index, columns with sample numbers are added."""
+        """Return the sample number of each row. Unless it follows from the row's index, adds sample numbers to `columns`."""
         numbers = self._source.numbers(part)
         if numbers is None:
             numbers = torch.arange(part.first, part.first + part.samples, device="cpu")
@@ -391,7 +391,7 @@ class _Block:
 
 
 def _block_of(storage: Storage) -> int | None:
-    """The `block` setting of the features in a folder; None if there are none, or if their blocks grow."""
+    """Return the `block` setting of the features in a folder. None if there are no features, or if their blocks grow."""
     plan = read_plan(storage)
     block = plan.settings.get("block") if plan is not None else None
     return block if is_whole(block, 1) else None
@@ -418,7 +418,7 @@ def _described_transform(transform: Any) -> Any:
 
 
 def _autocast(device: str) -> str | None:
-    """The dtype of autocast on a device, if the caller has switched it on."""
+    """Return the dtype of autocast on a device. None if the caller has not switched autocast on."""
     if device == "meta":  # tensors on the meta device are refused later
         return None
     return str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else None

@@ -30,7 +30,7 @@ _MOST = 8  # an error lists at most this many columns
 
 
 class Extractor:
-    """A function of batches that returns the batch with one more column for each layer.
+    """Adds a column for each layer to a batch of columns: call it with a batch.
 
     >>> import numpy, torch, torcheer
     >>> extractor = torcheer.Extractor(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval(), ["0", "1"])
@@ -164,7 +164,7 @@ class _Inputs:
         self.call = _Call(dict(inputs) if named else self._columns)
 
     def of(self, batch: Batch, model: Module, *, with_all: bool) -> dict[str, Any]:
-        """The batch for the reader, with only the needed columns unless `with_all`."""
+        """Convert a batch for the reader. Only columns that the model needs are converted, unless `with_all`."""
         if self.call is None:
             self._guess(batch, model)
         missing = [column for column in self._columns if column not in batch]
@@ -243,7 +243,7 @@ def _as_tensor(column: Any) -> Any:
 
 
 def _seed(given: Mapping[str, Any]) -> int:
-    """The seed for the model's random numbers: the same for the same batch, whichever actor gets it."""
+    """Compute the seed for the model's random numbers from a batch, so that it does not depend on the actor."""
     found = 0
     for value in given.values():
         if isinstance(value, Tensor) and len(value):

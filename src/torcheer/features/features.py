@@ -51,8 +51,8 @@ from .statistics import (
 )
 from .storage import IDS, LABELS, LAYERS, SAMPLES, TOKEN_POSITIONS, TOKEN_SAMPLES, open_storage
 
-_TOGETHER = 64 << 20  # number of bytes that are read at once if all rows are needed
-_VALUES_TOGETHER = 1 << 22  # number of values that a reducer gets at once
+_TOGETHER = 64 << 20  # if all rows are needed, about this many bytes are read at once
+_VALUES_TOGETHER = 1 << 22  # a reducer gets about this many values at once
 _TOP = 20  # default number of samples that `top` returns
 Positions = Literal["mean", "max"]
 
@@ -118,7 +118,7 @@ class LayerFeatures(Dataset[Tensor]):
 
     @property
     def said_shape(self) -> str:
-        """The shape as text; a size that differs between samples is `…`, and so are different numbers of dimensions."""
+        """The shape as text. A size that differs between samples is written `…`, and so are differing numbers of dimensions."""
         if len({len(shape) for shape in self._column.shapes}) > 1:
             return f"({len(self)}, …)"
         sizes = ["…" if size is None else str(size) for size in self.shape]
@@ -177,7 +177,7 @@ class LayerFeatures(Dataset[Tensor]):
             return self._blocks.rows(piece, first).clone()
 
     def _numbers(self, rows: Any) -> np.ndarray[Any, Any]:
-        """The sample numbers that an index means: a mask or numbers, in a tensor, an array or a list."""
+        """Convert an index (a mask or numbers, in a tensor, an array or a list) to sample numbers."""
         if isinstance(rows, Tensor):
             rows = rows.detach().cpu().numpy()
         try:
@@ -220,7 +220,7 @@ class LayerFeatures(Dataset[Tensor]):
         return self._put_together(parts, len(numbers), rest)
 
     def _put_together(self, parts: list[tuple[Piece, Any, Any]], count: int, rest: tuple[Any, ...]) -> Any:
-        """Rows of pieces as one tensor, or as a list if they differ in shape."""
+        """Join rows of pieces into one tensor, or into a list if they differ in shape."""
         shapes = {piece.shape for piece, _, _ in parts}
         if len(shapes) > 1 or (self.padding is None and self.is_ragged):
             return self._ragged(parts, count, shapes, rest)
@@ -348,7 +348,7 @@ class LayerFeatures(Dataset[Tensor]):
 
 
 def _joined(first: Any, rest: Sequence[Any]) -> Any:
-    """An index with several parts; `values[first, *rest]` is the syntax of Python 3.11."""
+    """Make an index of several parts, like `[first, *rest]`, which needs Python 3.11."""
     return (first, *rest)
 
 
@@ -360,7 +360,7 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 def _indexable(tensor: Tensor) -> Tensor:
-    """The same memory in a dtype that supports index assignment."""
+    """View a tensor's memory in a dtype that supports index assignment."""
     return tensor.view(_SIGNED.get(tensor.dtype, tensor.dtype))
 
 
@@ -377,7 +377,7 @@ def _as_number(value: Any) -> int | None:
 
 # The features in a folder, also readable while they are being written.
 
-_MOST_MISSING = 1 << 22  # largest number of missing blocks to list: a larger number in a file must be wrong
+_MOST_MISSING = 1 << 22  # at most this many missing blocks are listed: a larger number in a file must be wrong
 
 
 class Features(Mapping[str, Any]):
@@ -598,7 +598,7 @@ class Features(Mapping[str, Any]):
         )
 
     def _found(self, layer: str, reducer: Reducer, fits: Callable[[Any], bool] = lambda one: True) -> Any:
-        """The stored result of a reducer of this class that fits; else the result of `reducer` on the stored values."""
+        """Return the stored result of a reducer of the same class that `fits`; else run `reducer` on the stored values."""
         kept = self._kept(layer)
         for at, one in enumerate(kept):
             if type(one) is type(reducer) and fits(one):
@@ -680,7 +680,7 @@ class Features(Mapping[str, Any]):
 
 
 def _words(found: TopKResult, k: int | None, whose: str) -> str:
-    """A title for chosen samples: how many, and of which unit."""
+    """Write a title for chosen samples, which says how many they are and for which unit they were chosen."""
     which = "largest" if found.reducer.largest else "smallest"
     where = " somewhere" if found.reducer.positions == "max" else ""
     return f"the {found.numbers.shape[1] if k is None else k} samples for which {whose} is {which}{where}"

@@ -81,7 +81,7 @@ class Calling:
 
     @cached_property
     def _arguments_of_sequence(self) -> int:
-        """The number of arguments in a sequence; 0 if unclear."""
+        """How many items of a batch that is a sequence are arguments; 0 if `forward` does not tell."""
         return 1 if self._taken.takes_one else self._taken.required
 
     # Running --------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Calling:
         return (batch,), {}
 
     def _named(self, batch: Mapping[Any, Any]) -> list[Any] | None:
-        """The names of the items in a mapping that are arguments; None if the mapping itself is the argument."""
+        """Return the names of those items of a mapping that are arguments. None if the mapping itself is the argument."""
         found = [name for name in batch if name in self._taken.names]
         if found:
             return found
@@ -131,7 +131,7 @@ class Calling:
         )
 
     def _count(self, batch: tuple[Any, ...] | list[Any]) -> int:
-        """The number of items in a sequence that are arguments."""
+        """Return how many items of a sequence, from the first on, are arguments."""
         if len(batch) < 2:
             return 1
         if self._arguments_of_sequence:
@@ -144,9 +144,9 @@ class Calling:
     # Parts of a batch ---------------------------------------------------------------------------------------------------
 
     def labels(self, batch: Any, ids: str | int | None = None) -> dict[str, Any]:
-        """The items of a batch that are neither arguments nor the item `ids`, by name.
+        """Return the items of a batch, by name, that are neither arguments nor the item `ids`.
 
-        With a `call`, which takes the whole batch: the items with common names of labels.
+        If the user gave `call`, which takes the whole batch: the items with common names of labels.
         """
         if isinstance(batch, Mapping):
             taken = set(batch) if self._call is not None else set(self.arguments(batch)[1] or batch)
@@ -169,8 +169,8 @@ class Calling:
         return found if isinstance(found, Tensor) and found.dim() == 2 else None
 
     def samples(self, batch: Any) -> int:
-        """The number of samples in a batch: the first dimension of the first tensor with dimensions, or the length of a
-        list.
+        """Return the number of samples in a batch: the size of the first dimension of the first tensor with dimensions, or
+        the length of a list.
         """
         if self._call is None:
             args, kwargs = self.arguments(batch)
@@ -405,7 +405,7 @@ class LayerReader(Managed["LayerReader"]):
                 self.calling.run(_copied(batch) if self._writes_batch else batch)
 
     def _taken(self, number: int) -> dict[str, Tensor] | None:
-        """The value at each place; None if one was overwritten and has no copy."""
+        """Return the value at each place. None if a value was overwritten and was not copied."""
         assert self._watched is not None
         watch = self._watched.watch
         if watch.otherwise:
@@ -424,7 +424,7 @@ class LayerReader(Managed["LayerReader"]):
                 self._take.lost(spot)
                 is_lost = True
             else:
-                # a new tensor object, so that other holders of the old one count as users of its memory
+                # a new tensor object, so that holders of the old tensor object count as users of its memory
                 found[name] = tensor.detach()
         if is_lost:
             return None
@@ -466,9 +466,9 @@ def _copied(batch: Any) -> Any:
 
 
 def _owned(tensor: Tensor, counts: dict[int, int]) -> Tensor:
-    """The tensor, or a copy if others may write to its memory, or if its memory is mostly unused by it."""
+    """Return the tensor; or a copy if other code may write to its memory, or if the tensor uses little of its memory."""
     address = storage_address(tensor)
-    # the count is read first, because reading `untyped_storage` adds a use
+    # read the count before `untyped_storage` is read, because reading it adds a use
     is_shared = storage_use_count(address) > counts[address]
     storage = tensor.untyped_storage()
     is_foreign = not storage.resizable()  # such as the memory of a NumPy array, whose other users are not counted
@@ -492,7 +492,7 @@ def _rows(tensor: Tensor, name: str, samples: int, mask: Tensor | None) -> Tenso
 
 
 def _plain(tensor: Any, name: str, is_transformed: bool) -> Tensor:
-    """The value, checked to be a tensor that can be stored."""
+    """Return the value. Raises if it is not a tensor that can be stored."""
     what = "its transform returned" if is_transformed else "it is"
     if not isinstance(tensor, Tensor):
         raise InvalidArgument(f"{name!r}: only tensors can be stored; {what} {described(tensor)}.")
@@ -528,7 +528,7 @@ def _times(spot: Spot, key: Any, count: int, number: int) -> str:
 
 
 def _keys(layers: Any) -> list[tuple[str | None, Any]]:
-    """Pairs of the name that the user gave (or None) and the key."""
+    """Return pairs: the name that the user gave, or None; and the key."""
     found: list[tuple[str | None, Any]]
     if isinstance(layers, Mapping):
         found = [(str(name), key) for name, key in layers.items()]
@@ -540,7 +540,7 @@ def _keys(layers: Any) -> list[tuple[str | None, Any]]:
 
 
 def _named_places(history: ModelHistory, keys: list[tuple[str | None, Any]], meanings: list[Meaning]) -> list[tuple[str, str]]:
-    """The names of the places that the keys mean, in order, each with the key as text.
+    """Name the places that the keys mean, in order. Returns pairs: the name, and the key as text.
 
     The name of a place is its key, numbered if the key means several places. For a glob, a class, a function or a position,
     it is an address or a label. A place with two keys has the name of the first.

@@ -33,7 +33,7 @@ class Plan:
     state: dict[str, str] = field(repr=False)  # name of a parameter or buffer -> its digest
 
     def differences(self, other: Plan) -> Iterator[str]:
-        """The differences of another plan from this plan, as texts."""
+        """Yield texts that say how another plan differs from this plan."""
         if self.model != other.model:
             yield f"the model is a {other.model}, and was a {self.model}"
         if self.layers != other.layers:

@@ -27,7 +27,7 @@ from .storage import Storage
 
 _NAME = re.compile(r"reduced-(\d{2})-(\d{8,12})\.safetensors", re.ASCII)
 _MOST_LEVELS = 40
-_TRIES = 100  # attempts to read while others merge
+_TRIES = 100  # number of attempts to read the files while other processes merge them
 States = dict[str, list[State]]  # layer -> one state for each of its reducers
 
 

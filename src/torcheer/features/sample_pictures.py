@@ -135,7 +135,7 @@ def _draw(sheet: Sheet, left: float, top: float, picture: Array, sample: Sample)
 
 
 def _pictures(of: Pictures) -> Callable[[Sample], Array]:
-    """A function that finds the picture of a sample."""
+    """Return a function that finds the picture of a sample."""
     if isinstance(of, Mapping):
         return lambda sample: _found(of, sample.number if sample.id is None else sample.id)
     if hasattr(of, "__getitem__") and not isinstance(of, (str, bytes)):
@@ -157,7 +157,7 @@ def _found(of: Any, key: Any) -> Array:
 
 
 def as_picture(item: Any, key: Any = "") -> Array:
-    """A picture as numbers from 0 to 1, of shape height × width × 3, or height × width if grey.
+    """Convert a picture to numbers from 0 to 1, of shape height × width × 3, or height × width if grey.
 
     Takes the first item of a tuple, or the item of a dictionary with a picture's name. Values outside 0 to 1, as in
     normalised pictures, are scaled to that range.
@@ -205,7 +205,7 @@ def _channels_last(array: Array, key: Any) -> Array:
 
 
 def _scaled(array: Array) -> Array:
-    """Numbers from 0 to 1: bytes divided by 255; others unchanged, or stretched if they exceed that range."""
+    """Convert to numbers from 0 to 1: divide bytes by 255; stretch other numbers if any is outside this range."""
     if array.dtype == np.uint8:
         scaled: Array = array / 255.0
         return scaled

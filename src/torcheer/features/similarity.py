@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 # A heat map of a matrix of layers, large enough to read every name.
 
 Array = np.ndarray[Any, Any]
-_MARGIN = 30  # number of pixels
-_LONGEST = 34  # largest number of letters of a name
+_MARGIN = 30  # number of pixels around the heat map
+_LONGEST = 34  # names are cut to this many letters
 _FEW = 16  # up to this many rows and columns, numbers are written in the cells
 _CELL_PIXELS, _SMALL_CELL = 88, 30
-_MOST_PIXELS = 4000  # largest number of pixels of a side of the matrix
+_MOST_PIXELS = 4000  # each side of the matrix has at most this many pixels
 
 
 def short_name(name: str, longest: int = _LONGEST) -> str:
@@ -53,7 +53,7 @@ def heat_map(values: Array, rows: list[str], columns: list[str], title: str, wor
     matplotlib = import_matplotlib()
     count = max(values.shape)
     cell = _CELL_PIXELS if count <= _FEW else max(min(_SMALL_CELL, _MOST_PIXELS // count), 2)
-    every = max(1, math.ceil(_SMALL_CELL / cell))  # if there are too many names, only every so many are written
+    every = max(1, math.ceil(_SMALL_CELL / cell))  # if the cells are small, only the name of every `every`-th layer is written
     size = 9.0 if count <= _FEW else 7.0
     names = [[short_name(name) for name in some] for some in (rows, columns)]
     room = [max(text_width(name, size) for name in some) + 24 for some in names]
@@ -152,7 +152,7 @@ class Similarity(Shown):
 
     @property
     def most_similar(self) -> dict[str, str | None]:
-        """For each layer of a, the most similar layer of b, or the most similar other layer of a; None if undefined."""
+        """For each layer of a: the most similar layer of b, or without b, of the other layers of a. None if undefined."""
         found: dict[str, str | None] = {}
         for at, name in enumerate(self.layers_a):
             row = np.where(np.isnan(self.matrix[at]), -math.inf, self.matrix[at])
@@ -285,7 +285,7 @@ def _without_self(product: float, one: Tensor, other: Tensor, count: int) -> flo
 
 
 def _squared_products(layers: Sequence[_ScaledRows], pairs: Pairs, memory: int) -> Array:
-    """A matrix with |XᵀY|² for each of the pairs of layers, and zero elsewhere."""
+    """Compute |XᵀY|² for each pair of layers, as a matrix with zero elsewhere."""
     count, widths = layers[0].rows.count, [layer.rows.width for layer in layers]
     by_features = count * sum(widths[one] * widths[other] for one, other in pairs)
     by_samples = count * count * (sum(widths) + len(layers) ** 2)
@@ -312,7 +312,7 @@ def _from_features(layers: Sequence[_ScaledRows], pairs: Pairs, memory: int) -> 
 
 
 def _groups(pairs: Pairs, widths: list[int], memory: int) -> list[Pairs]:
-    """Groups of pairs whose products fit into memory together. Features are read once for each group."""
+    """Group pairs so that the products of each group fit into memory together. Features are read once for each group."""
     groups: list[Pairs] = [[]]
     left = memory
     for one, other in pairs:
@@ -352,9 +352,9 @@ def _from_samples(layers: Sequence[_ScaledRows], memory: int) -> Array:
 # The distance of two samples in a layer is one minus the correlation of their features; two layers are compared by
 # Spearman's rank correlation of their distances, where equal distances share their mean rank.
 
-_WORKING = 9  # number of temporary arrays, with an item for each pair of samples, while a layer is ranked
-_ROOM = 64 << 20  # number of bytes for rows while their products are computed
-_DIGITS = 12  # digits to which distances are rounded: rounding errors of sums must not separate equal distances
+_WORKING = 9  # ranking a layer needs this many temporary arrays, each with an item for each pair of samples
+_ROOM = 64 << 20  # at most this many bytes of rows are in memory while their products are computed
+_DIGITS = 12  # distances are rounded to this many decimals, so that rounding errors do not separate equal distances
 
 
 def rank_similarity(a: Sequence[Rows], b: Sequence[Rows] | None, memory: int) -> Array:
@@ -423,7 +423,7 @@ class _StandardRows:
         self._largest, self._mean, self._length = (torch.cat(some)[:, None] for some in zip(*parts, strict=True))
 
     def _ends(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """For each row: a divisor that prevents overflow, the mean after division, and the norm of the centred row."""
+        """Compute for each row a divisor that prevents overflow, the mean after division, and the norm of the centred row."""
         largest = rows.abs().amax(1)
         largest = torch.where(largest > 0, largest, 1.0)
         scaled = rows / largest[:, None]
@@ -638,7 +638,7 @@ def _aligned(sides: list[Side], chosen: list[list[str]], samples: int | None) ->
 
 
 def _order(ids: Sequence[Any], others: Sequence[Any]) -> Array | None:
-    """The positions of the samples `ids` in `others`; None if both have the same order."""
+    """Find the position in `others` of each sample in `ids`. None if both have the same order."""
     if list(ids) == list(others):
         return None
     places = {one: at for at, one in enumerate(others)}
@@ -657,7 +657,7 @@ def _order(ids: Sequence[Any], others: Sequence[Any]) -> Array | None:
 
 
 def _usable(table: list[list[Rows]], *, constant: bool) -> tuple[list[list[Rows]], int]:
-    """The rows without samples that have no usable features in some layer, and the number of these samples.
+    """Leave out samples without usable features in some layer. Returns the remaining rows, and how many samples were left out.
 
     A layer without usable features for any sample is ignored: it cannot be compared, but the others can.
     """

@@ -46,8 +46,8 @@ def product_tile(layer: Prepared, begin: int, other: int, size: int, memory: int
 
 # The features of a layer as a matrix with one row per sample, read in parts in float64.
 
-_TOGETHER = 1 << 20  # number of values that are read at once
-BYTES_READ = 24  # number of bytes per value while it is read: as stored, in float64, and centred
+_TOGETHER = 1 << 20  # about this many values are read at once
+BYTES_READ = 24  # number of bytes that a value takes while it is read: as stored, in float64, and centred
 
 
 class Rows:
@@ -88,7 +88,7 @@ class Rows:
 
     @property
     def unit_width(self) -> int:
-        """How many numbers of a row belong to one index of dimension 1, such as the positions of a channel."""
+        """How many numbers of a row share an index of dimension 1: for a convolution, the positions of one channel."""
         return self.width // max(1, self._shape[1]) if len(self._shape) > 1 else self.width
 
     def column_parts(self, width: int) -> Iterator[slice | None]:
@@ -101,7 +101,7 @@ class Rows:
             yield slice(begin, min(begin + together, self._shape[1]))
 
     def flat(self, columns: slice | None) -> slice:
-        """The part of a row that a slice of dimension 1 covers."""
+        """Return the part of a flattened row that a slice of dimension 1 covers."""
         return slice(None) if columns is None else slice(columns.start * self.unit_width, columns.stop * self.unit_width)
 
     def read(self, begin: int, end: int, columns: slice | None = None) -> Tensor:
@@ -117,7 +117,7 @@ class Rows:
         return self._as_rows(self._values[rows] if columns is None else self._values[rows, columns])
 
     def parts(self, together: int | None = None) -> Iterator[tuple[int, Tensor]]:
-        """All rows in parts, each with the index of its first row."""
+        """Yield all rows in parts, each part with the index of its first row."""
         together = together or max(1, _TOGETHER // max(1, self.width))
         for begin in range(0, self.count, together):
             yield begin, self.read(begin, begin + together)
@@ -140,7 +140,7 @@ class CentredRows:
         away = torch.zeros(rows.width, dtype=torch.float64)
         for _, part in rows.parts():
             away += (part - first).mul_(1 / rows.count).sum(0)
-        self.mean = first + away  # if all rows are equal, exactly that row
+        self.mean = first + away  # if all rows are equal, the mean is exactly equal to them
 
     def read(self, begin: int, end: int, columns: slice | None = None) -> Tensor:
         return (self.rows.read(begin, end, columns) - self.mean[self.rows.flat(columns)]).mul_(self.scale)
@@ -173,7 +173,7 @@ class ChosenSamples(ShownTable):
     """Samples in an order: their `numbers` in the dataset, `values`, and `ids` if they have ids."""
 
     title: str
-    word: str  # what the values are, in a word
+    word: str  # a word for the values
     numbers: Tensor
     values: Tensor
     ids: Sequence[Any] | None  # the ids of these samples
@@ -308,9 +308,9 @@ def _measured(rows: Tensor, wanted: Tensor, measure: str) -> Tensor:
 # Principal components of the features of a layer, from rows that are read in parts.
 
 _BYTES = 8
-_COPIES = 4  # number of copies of the matrix that an eigendecomposition needs
+_COPIES = 4  # an eigendecomposition needs memory for this many copies of the matrix
 MEMORY = 2 << 30
-_ROOM = 64 << 20  # number of bytes for rows while their products are computed
+_ROOM = 64 << 20  # at most this many bytes of rows are in memory while their products are computed
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -408,8 +408,8 @@ def _largest(products: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _from_samples(usable: Rows, k: int, rows: Rows, left_out: int) -> Components:
-    """For fewer samples than features: the eigenvectors of the Gram matrix are the weights of samples in the
-    directions.
+    """Find components if there are fewer samples than features: eigenvectors of the Gram matrix give the weights with which
+    samples add up to the directions.
     """
     centred = CentredRows(usable)
     mean, count = centred.mean, usable.count
@@ -431,7 +431,7 @@ def _from_samples(usable: Rows, k: int, rows: Rows, left_out: int) -> Components
 
 
 def _signed(directions: Tensor) -> Tensor:
-    """Directions with a positive largest entry: without this rule, their signs would be arbitrary."""
+    """Flip directions so that their largest entry is positive: otherwise their signs would be arbitrary."""
     farthest = directions.abs().argmax(1, keepdim=True)
     return (directions * directions.gather(1, farthest).sign()).contiguous()
 

@@ -25,7 +25,7 @@ from ..errors import InvalidArgument, NotWritten, UnreadableFile
 _BLOCK = re.compile(r"block-(\d{8,12})-(\d{12,15})-(\d{9,12})\.safetensors", re.ASCII)
 
 LAYERS, LABELS, IDS = "layers/", "labels/", "ids"
-# name of the column of sample numbers in the dataset; there is one if samples do not come in the dataset's order
+# name of the column with the samples' numbers in the dataset; it exists only if samples do not come in the dataset's order
 SAMPLES = "samples"
 TOKEN_SAMPLES, TOKEN_POSITIONS = "tokens/samples", "tokens/positions"
 TEXTS = "texts/"  # prefix of the name of a text column
@@ -57,7 +57,7 @@ def blocks_among(names: Iterable[str]) -> list[BlockName]:
 # Names are relative, without folders. Two processes that write the same name write the same bytes, so their order does not
 # matter.
 
-_LARGE = 4096  # number of bytes from which a tensor counts as large
+_LARGE = 4096  # a tensor is aligned if it has at least this many bytes
 
 
 class TensorsInWork:
@@ -231,7 +231,7 @@ class LocalStorage(Storage):
 # Tensors are read by byte ranges: reading a few rows of a layer does not read the whole block.
 
 _SHOWS_WHOLE = frozenset("s3 s3a gs gcs az abfs abfss adl oss obs cos r2 tos hf memory".split())  # protocols of object stores
-_AT_FIRST = 1 << 16  # number of bytes of a file that are read to find its header
+_AT_FIRST = 1 << 16  # this many bytes are read first from a file; they usually contain the whole header
 
 
 class RemoteStorage(Storage):

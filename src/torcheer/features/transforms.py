@@ -25,7 +25,7 @@ Transform = Callable[[Tensor, Any, Tensor | None], Any]  # (value, batch, attent
 
 
 def _mean(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
-    """The mean over positions: of [samples, positions, units] over positions that are not padding, of pictures over pixels."""
+    """Average over positions: [samples, positions, units] over positions that are not padding, pictures over pixels."""
     if tensor.dim() < 3:
         return tensor
     is_float = tensor.is_floating_point()
@@ -42,7 +42,7 @@ def _mean(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
 
 
 def _max(tensor: Tensor, batch: Any, mask: Tensor | None) -> Tensor:
-    """The largest value over positions. Which positions count is the same as for `_mean`."""
+    """Take the largest value over the same positions as `_mean`."""
     if tensor.is_complex():
         raise InvalidArgument(
             'transform="max" takes numbers that have an order; a layer is complex. Use a function of your own.'
@@ -86,7 +86,7 @@ def _fits(tensor: Tensor, mask: Tensor | None) -> bool:
 
 
 def _kept(mask: Tensor | None) -> Tensor:
-    """True for positions that are not padding, [samples, positions, 1]."""
+    """Convert a mask to [samples, positions, 1]: True for positions that are not padding."""
     assert mask is not None
     return mask.bool().unsqueeze(-1)
 

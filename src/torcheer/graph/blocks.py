@@ -37,7 +37,7 @@ class OwnForms:
 
 
 def own_form(node: Node) -> tuple[object, ...]:
-    """A node's form without its edges and position: function, shapes, arguments, and reads by Python code."""
+    """Return the part of a node's form that needs no edges: function, shapes, arguments, and reads by Python code."""
     return (
         (node.kind, node.type, node.function, node.shape, node.dtype, node.is_inplace, node.output_path, node.composite),
         (node.parts, node.input_shapes, node.output_shapes, len(node.passes), node.repeats, node.sharing),
@@ -48,7 +48,7 @@ def own_form(node: Node) -> tuple[object, ...]:
 
 
 def _words(node: Node) -> object:
-    """The arguments of a node as text; an object that equals no other if they have no text."""
+    """Return the arguments of a node as text. If they cannot be written as text: an object that equals nothing else."""
     try:
         return str(node.arguments) if node.arguments is not None else ""
     except Exception as error:  # a user-defined __repr__ may raise anything
@@ -145,7 +145,7 @@ class Block:
 # get it from the same outside node.
 
 Item = str | Node | None  # an item directly inside a box: an inner box (its key), a node, or None if it cannot be in a block
-Feed = tuple[bool, object]  # the source of an edge into a block: True if in the previous block; the node and its tensors
+Feed = tuple[bool, object]  # an edge into a block: True if it comes from the previous block; its source and its tensors
 
 MANY = 24  # a run of blocks without a module of several operations needs at least this many operations
 
@@ -155,7 +155,7 @@ class BlockRun:
     """A run of equal blocks, in order."""
 
     blocks: list[Block]
-    is_parallel: bool  # no block uses results of another block
+    is_parallel: bool  # True if no block uses results of another block
 
 
 def runs_of(graph: Graph, longest_block: int = 1) -> Iterator[BlockRun]:
@@ -217,7 +217,7 @@ class _Finder:
         return item if self.longest_block > 1 or item.kind == "module" else None
 
     def _runs_in(self, items: list[Item], outer: str) -> Iterator[BlockRun]:
-        """The runs in a sequence. From each item, chooses the run that covers most items, with the shortest blocks."""
+        """Yield the runs in a sequence. From each item, chooses the run that covers most items, with the shortest blocks."""
         repeats = _Repeats(self, items)
         at = 0
         while at < len(items):
@@ -262,7 +262,7 @@ class _Finder:
         return len(self.inside[item]) > 1 if isinstance(item, str) else item is not None and item.kind == "module"
 
     def look(self, item: Item) -> object:
-        """A quick approximation of an item's form: equal items have equal looks. None if the item cannot be in a block."""
+        """Return a quick approximation of an item's form: equal items have equal looks. None if it cannot be in a block."""
         if isinstance(item, str):
             return self.graph.boxes[item].class_name, len(self.inside[item])
         return self.forms.of(item) if item is not None else None
@@ -271,7 +271,7 @@ class _Finder:
         return self.inside[item][0] if isinstance(item, str) else item
 
     def reads_alike(self, before: Node, node: Node) -> bool:
-        """True if two nodes use the same nodes, or nodes equally far before each, at most one block back."""
+        """True if two nodes use the same nodes, or nodes at the same distance before them, at most one block back."""
         place = self.places[node.key]
         apart = place - self.places[before.key]
         ours, theirs = self._sources(node), self._sources(before)
@@ -329,7 +329,7 @@ class _Repeats:
         return same[at + length] >= MANY - length and fed[at + 2 * length] >= MANY - 2 * length
 
     def _found_streaks(self, length: int) -> tuple[list[int], list[int]]:
-        """For each item, how many consecutive items repeat the item a block before: in type and shape; also in their inputs."""
+        """Count from each item how many items in a row repeat the item a block before: in type and shape; also in inputs."""
         nodes = [self._finder.node(item) for item in self._items]
         same, fed = [0] * (len(nodes) + length), [0] * (len(nodes) + length)
         for place in range(len(nodes) - 1, length - 1, -1):
@@ -348,7 +348,7 @@ def _are_alike(one: Block, other: Block) -> bool:
 
 
 def _feeds(before: Block, block: Block) -> list[Feed]:
-    """The source of each edge into a block: a node of the previous block, by position, or an outside node; and its tensors."""
+    """Return for each edge into a block its source (by position in the previous block, or an outside node) and its tensors."""
     found: list[Feed] = []
     for _, edge in block.entries:
         number = before.numbers.get(edge.source)
@@ -363,8 +363,8 @@ def _feeds(before: Block, block: Block) -> list[Feed]:
 def _can_start(first: Block, feeds: list[Feed]) -> bool:
     """True if the inputs of the first block correspond to those of later blocks.
 
-    Inputs from outside must be the same; an input that later blocks get from one node of the previous block must be one
-    outside node.
+    If later blocks get an input from outside, the first block must get the same. Where later blocks get several inputs from one
+    node of the previous block, the first block must get all of these from one outside node.
     """
     streams: dict[object, object] = {}
     for (_, edge), (is_before, origin) in zip(first.entries, feeds, strict=True):

@@ -44,7 +44,7 @@ from .model import Arguments, BufferUse, Edge, Graph, ModuleBox, Node, PythonRea
 class ModuleStep:
     """Calls of one module that are the same step of the computation."""
 
-    name: str  # the module's address; with the number of the step's first call if the module has several steps
+    name: str  # the module's address; if the module has several steps, with the number of this step's first call
     turns: dict[int, int] = field(default_factory=dict)  # number of a module call -> its position in this step, from 1
 
 
@@ -64,7 +64,7 @@ def steps_of_calls(index: Index) -> dict[int, ModuleStep]:
 
 
 def _layers(index: Index, made: list[int], call: ModuleCall) -> object:
-    """The layer of the first operation that ran in a call; if no operation ran, the layers of its inputs."""
+    """Return the layer of the first operation that ran in a call. If no operation ran, the layers of the call's inputs."""
     place = bisect_left(made, call.first)
     if place < len(made) and (call.end < 0 or made[place] < call.end):
         return index.layer(made[place]).number
@@ -200,7 +200,7 @@ class _Builder:
 
     @cached_property
     def to_output(self) -> bytearray:
-        """For each operation: true if it leads to an output or to the operation that raised."""
+        """For each operation: 1 if it leads to an output or to the operation that raised, else 0."""
         failure = self.log.failure
         if failure is None:
             return self.index.to_output

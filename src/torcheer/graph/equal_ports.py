@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from .model import Node
 
-_FEWEST = 3  # smallest group of tensors inside a nested value
-_FEWEST_UNNESTED = 9  # smallest group of other tensors: a few results of a flat tuple usually mean different things
+_FEWEST = 3  # tensors inside a nested value form a group if they are at least this many
+_FEWEST_UNNESTED = 9  # the same for other tensors: a few results of a flat tuple usually mean different things
 _NUMBER = re.compile(r"\d+")
 _STEP = re.compile(r"\[\d+\]|\['[^']*'\]|\.\w+")
 

@@ -17,12 +17,12 @@ from .model import Graph, Node
 from .plumbing import fold_plumbing
 from .views import merge_calls, merge_ports
 
-_ROWS = 12.5  # of a drawing that can be read in a window
+_ROWS = 12.5  # a drawing can be read in a window if it has at most this many rows, columns and boxes
 _COLUMNS = 7
 _BOXES = 40
-_IMPORTANT = 0.7  # a wrapper's important child has this fraction of its operations
-_SHARE = 0.1  # a module opens only if it has this fraction of the model's operations
-_HEIGHTS = {"module": 1.0, "header": 0.35, "plumbing": 0.4}  # in rows; an operation is lower than a module
+_IMPORTANT = 0.7  # a child is important if it has at least this fraction of its module's operations
+_SHARE = 0.1  # a module opens only if it has at least this fraction of the model's operations
+_HEIGHTS = {"module": 1.0, "header": 0.35, "plumbing": 0.4}  # heights in rows; `_OPERATION` is that of an operation
 _OPERATION = 0.75
 _NUMBERED = re.compile(r"(.+)\.\d+")
 
@@ -31,19 +31,19 @@ _NUMBERED = re.compile(r"(.+)\.\d+")
 class _Box:
     """A module call, a stack of equal calls, or the calls of a list's modules."""
 
-    key: str  # of the module call; for a list its address
+    key: str  # the key of the module call; for a list, the list's address
     kind: str  # `module`, `stack` or `list`
     class_name: str = ""
     children: list[_Box | Node] = field(default_factory=list)
-    size: int = 0  # operations inside
+    size: int = 0  # number of operations inside
 
 
 @dataclass(frozen=True, slots=True)
 class FirstView:
-    """Keys of what is open: module calls, `transformer:1`, and lists of modules by address, `down_blocks`."""
+    """The keys of open module calls, such as `transformer:1`, and the addresses of open lists of modules, `down_blocks`."""
 
     open: tuple[str, ...]
-    closed: tuple[str, ...]  # the module calls that are seen closed; of a stack each call
+    closed: tuple[str, ...]  # the keys of the module calls that are drawn closed; for a stack, of all its calls
 
 
 def first_view(graph: Graph) -> FirstView:
@@ -56,7 +56,7 @@ def first_view(graph: Graph) -> FirstView:
     >>> first_view(torcheer.log_forward_pass(model, torch.ones(1, 2)).graph).open
     ('0:1', '0.0:1')
     """
-    return _Chooser(merge_ports(merge_calls(fold_plumbing(graph)))).chosen()  # views that are there already change nothing
+    return _Chooser(merge_ports(merge_calls(fold_plumbing(graph)))).chosen()  # views that were applied before change nothing
 
 
 class _Chooser:
@@ -119,7 +119,7 @@ class _Chooser:
         return made
 
     def _list_of(self, child: _Box | Node, outer: str) -> str:
-        """The address of the list that a module is in, directly inside the module around it; empty if it is in none."""
+        """Return the address of the list that contains a module, directly inside the module `outer`. Empty without a list."""
         key = child.key if isinstance(child, _Box) else child.modules[-1] if child.modules else ""
         address = self.graph.boxes[key].address if key else ""
         found = _NUMBERED.fullmatch(address)
@@ -148,7 +148,7 @@ class _Chooser:
         return FirstView(tuple(self.open), tuple(closed))
 
     def _open_lone_stack(self) -> None:
-        """Opens a stack that is all there is to see: its first block stands for all."""
+        """Open a stack if it is the only closed box and nearly the whole model: its first block stands for all blocks."""
         boxes = self._closed(stacks=True)
         if len(boxes) == 1 and boxes[0].kind == "stack" and boxes[0].size >= _IMPORTANT * self.root.size:
             others = self.root.size - boxes[0].size
@@ -162,7 +162,7 @@ class _Chooser:
         return self._stacks.get(box.key, [box.key])
 
     def _closed(self, *, stacks: bool = False) -> list[_Box]:
-        """The closed boxes that are seen."""
+        """Return the closed boxes that are drawn."""
         found: list[_Box] = []
         waiting: list[_Box | Node] = list(reversed(self.root.children))
         while waiting:
@@ -170,7 +170,7 @@ class _Chooser:
             if not isinstance(box, _Box):
                 continue
             if box.key in self.open:
-                waiting += reversed(box.children)  # of a stack: the first block
+                waiting += reversed(box.children)  # the children of a stack are those of its first block
             elif box.kind != "stack" or stacks:
                 found.append(box)
         return found
@@ -180,7 +180,7 @@ class _Chooser:
             self.open |= dict.fromkeys(box.key for box in wrappers)
 
     def _is_wrapper(self, box: _Box) -> bool:
-        """True for a module with one important child, unless it is one of several of its class."""
+        """True for a module with one important child, unless other modules of its class stand beside it."""
         if len(self._alike(box)) > 1:
             return False
         is_large = box.size >= _SHARE * self.root.size
@@ -188,13 +188,13 @@ class _Chooser:
         return is_large and largest >= _IMPORTANT * box.size and len(box.children) <= _BOXES // 3
 
     def _largest(self) -> list[_Box]:
-        """The largest closed module with its siblings of the same class; empty if none is large enough."""
+        """Return the largest closed module and its siblings of the same class. Empty if no module is large enough."""
         alike = [self._alike(box) for box in self._closed() if box.size >= _SHARE * self.root.size]
-        open_ = [group for group in alike if all(box.kind != "stack" for box in group)]  # others are blocks, too
+        open_ = [group for group in alike if all(box.kind != "stack" for box in group)]  # the others are blocks, too
         return max(open_, key=lambda group: max(box.size for box in group), default=[])
 
     def _alike(self, box: _Box) -> list[_Box]:
-        """What is seen closed of the same class, in the same module; among them the box."""
+        """Return the closed boxes of the same class in the same module, including the box itself."""
         around = self._around(box)
         seen = self._closed(stacks=True)
         found = [one for one in seen if one.class_name == box.class_name and self._around(one) == around]
@@ -207,7 +207,7 @@ class _Chooser:
 
     def _fits(self) -> bool:
         """True if the drawing can be read in a window."""
-        seen: dict[str, int] = {}  # by node: its item
+        seen: dict[str, int] = {}  # key of a node -> number of the drawn item that contains it
         heights: list[float] = []
         starts = Counter[int]()
 
@@ -249,5 +249,5 @@ class _Chooser:
 
 
 def _weight(node: Node) -> int:
-    """How much an operation counts for the size of a module."""
+    """Return the weight with which an operation counts for the size of a module."""
     return 0 if node.kind in ("input", "output", "plumbing") else 1

@@ -33,12 +33,12 @@ from .._cleanup import pass_interrupts_on
 
 Signature = tuple[int, float, float]  # a tensor's size, and a sum and a maximum that rounding and transposition do not change
 
-_LARGEST = 250_000  # largest number of cells of a table; longer sequences are divided first
-_LEFT_OUT = 500  # at most this many steps of long sequences stay without a match, if nothing else tells their steps apart
-_ALIKE = 16  # largest number of pairs with equal values; if there are more, none of them is matched
+_LARGEST = 250_000  # sequences are aligned by a table of at most this many cells; longer sequences are divided first
+_LEFT_OUT = 500  # the longest common sequence of two long sequences is used only if fewer steps than this are left out
+_ALIKE = 16  # operations with equal values are not matched if they would form more pairs than this
 _SEQUENCE = "sequence"  # the reason for a match by order alone
 _SAME_CONTENT, _SAME_ADDRESS = 2.4, 1.25  # scores: two swapped layers keep their places, but layers after a missing block move
-_MOST = 4  # largest number of rounds; a moved gap may join its neighbour and move again
+_MOST = 4  # gaps are moved in at most this many rounds, because a moved gap may join its neighbour and move again
 
 
 @dataclass(slots=True, eq=False)
@@ -183,7 +183,7 @@ def _anchors(a: Side, b: Side) -> list[tuple[int, int, str]]:
 
 
 def _grouped(steps: Iterable[Step], key: Callable[[Step], Any]) -> dict[Any, list[int]]:
-    """The indices of steps by key, without steps whose key is empty."""
+    """Group the indices of steps by key. Steps with an empty key are left out."""
     found: dict[Any, list[int]] = defaultdict(list)
     for place, step in enumerate(steps):
         if known := key(step):
@@ -285,7 +285,7 @@ def _in_common(ours: list[Step], theirs: list[Step]) -> list[tuple[int, int, flo
 
 
 def _entered(reached: dict[int, int], ahead: int, count: int) -> tuple[int, int]:
-    """Where a path begins again after leaving out one more step, and how far `a` was ahead before."""
+    """Return the step of `a` at which a path goes on after one more step was left out, and how far `a` was ahead before."""
     if ahead == -count or (ahead != count and reached[ahead - 1] < reached[ahead + 1]):
         return reached[ahead + 1], ahead + 1
     return reached[ahead - 1] + 1, ahead - 1
@@ -342,7 +342,7 @@ def _likeness(found: Matching[Any], a: Step, b: Step) -> float:
 
 
 def _same_value(one: Signature | None, other: Signature | None) -> float:
-    """The score of equal values: 4 if their signatures are equal, 1 if they are close."""
+    """Score two values: 4 if their signatures are equal, 1 if they are close, else 0."""
     if one is None or other is None:
         return 0.0
     if one == other:
@@ -409,7 +409,7 @@ def _match_by_wiring(found: Matching[Any]) -> None:
 
 
 def _wiring(side: Side, step: Step, in_a: Callable[[int], int]) -> Any:
-    """A key for a step and its parents, as numbers in `a`; None if a parent has no match."""
+    """Return a key made of a step's function and its parents, as numbers in `a`. None if a parent has no match."""
     parents = [in_a(parent) for parent in step.parents if parent >= 0]
     if -1 in parents:
         return None
@@ -435,7 +435,7 @@ def _match_by_values(found: Matching[Any]) -> None:
 
 
 def _first_of_chain(side: Side, numbers: set[int]) -> list[int]:
-    """The operations that depend on no other operation of the set: of `transpose` and a `contiguous` after it, the first."""
+    """Return the operations that depend on no other operation of the set: of `x.transpose().contiguous()`, the `transpose`."""
     return [number for number in numbers if numbers.isdisjoint(side.every[number].dependencies)]
 
 
@@ -530,7 +530,7 @@ def _covers_calls(side: Side, start: int, end: int) -> bool:
 
 
 def _calls(side: Side, place: int) -> tuple[int, ...]:
-    """The module calls around a step; outside the range of steps, the calls around all steps."""
+    """Return the module calls around a step. For a position before or after all steps: the calls that contain all steps."""
     if 0 <= place < len(side.steps):
         return side.steps[place].calls
     return tuple(sorted(set(side.steps[0].calls) & set(side.steps[-1].calls)))

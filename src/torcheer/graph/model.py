@@ -245,12 +245,12 @@ Shape = tuple[int, ...]
 
 
 def _merged(how: Callable[[list[Any]], Any], default: Any) -> Any:
-    """A field of `Node` with its default, and a function that merges the values of several nodes that become one."""
+    """A field of `Node`. When several nodes become one, `how` merges their values of this field; `default` is its default."""
     return field(default=default, metadata={"merge": how})
 
 
 def _agreed(values: list[Any]) -> Any:
-    """The value that all items share; None if they differ."""
+    """Return the value if all items are equal; None if they differ."""
     return values[0] if all(value == values[0] for value in values) else None
 
 
@@ -265,7 +265,7 @@ def united(parts: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def _united_buffers(parts: list[tuple[BufferUse, ...]]) -> tuple[BufferUse, ...]:
-    """The buffers that several nodes use, each once, with all positions, and whether any node wrote to it."""
+    """Merge the buffers that several nodes use: each buffer once, with all positions, and whether any node wrote to it."""
     uses: dict[str, BufferUse] = {}
     for use in (use for part in parts for use in part):
         known = uses.get(use.buffer.name)
@@ -345,7 +345,7 @@ class Node:
 
     @property
     def title(self) -> str:
-        """What people call it: `max_pool2d`, `add → relu → mul`, `BasicBlock`; an input or output by its name, `input_ids`."""
+        """The name that pictures show: `max_pool2d`, `add → relu → mul`, `BasicBlock`; for an input or output, `input_ids`."""
         if self.parts:
             return " → ".join(self.parts)
         if self.kind in ("input", "output"):
@@ -371,7 +371,7 @@ class Edge:
     is_memory: bool = False  # True if data flows only through shared memory: the source wrote to it through another view
     is_bridge: bool = False  # True if the data flows through nodes that are not in this graph
     is_feedback: bool = False  # True for an edge from a later node to an earlier node, or from one repeat or pass to the next
-    is_to_next_block: bool = False  # True for feedback from one block to the next of several equal blocks, drawn as one
+    is_to_next_block: bool = False  # True for feedback that leads from one block to the next, if equal blocks are drawn as one
     passes: tuple[tuple[int, int], ...] = ((1, 1),)  # pairs: pass of the source, pass of the target
     pass_note: str = ""  # in a rolled graph: the passes in which data flows, if not in all
     tensors: tuple[int, ...] = ()  # the operations whose tensors flow
@@ -394,7 +394,7 @@ class ModuleBox:
     num_turns: int = 1
     repeats: int = 1
     sharing: Sharing = ""  # says if the repeats have the same parameters
-    is_parallel: bool = False  # True if the repeats do not feed one another
+    is_parallel: bool = False  # True if no repeat uses results of another repeat
     folded: tuple[str, ...] = ()  # the keys of the boxes that were folded into it
     training: bool = False
     seconds: float = 0.0  # seconds from entry to exit, on the clock

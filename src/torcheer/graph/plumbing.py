@@ -1,14 +1,14 @@
 """Finds the plumbing of a model, and folds it away: `plumbing_of`, `fold_plumbing`.
 
-Plumbing are the operations that a person leaves out of a drawing on a whiteboard. Two facts decide, the function and the flow:
+Plumbing is what a person leaves out of a drawing on a whiteboard. An operation is plumbing by its function or by its place:
 
 - Operations on the model's data that only rearrange it (`view`, `transpose`, `to`, a dropout that is switched off) fold into
   the edge they stand on. An operation that drops values, such as a `getitem` that selects the last token, stays.
-- Operations that are not on the way of the data: constants, masks, positions, rotary tables, indices. They fold into the
-  operation they lead to; what leads to several operations is one chip, `mask · 14 operations`.
+- Operations through which no data flows: constants, masks, positions, rotary tables, indices. They fold into the operation
+  they lead to. Operations that lead to several others become one small node, a chip: `mask · 14 operations`.
 
 The data is every tensor computed from a parameter, from a floating-point argument of the model, or from random numbers. Whole
-numbers and truth values carry no data on, and arguments that are named as masks or positions are none.
+numbers and truth values do not pass data on. Arguments of the model that are named as masks or positions are not data.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .._torch.sentinels import TENSOR
 from .model import Edge, Graph, Node
 from .views import common_path, merge_unseen, pass_by_pass, regroup
 
-_STEERING = re.compile(r"mask|position|bias_index")  # in the name of an argument of the model
-_FEWEST = 2  # operations of a chip; fewer fold into the operations they lead to
-_MANY = 6  # operations of a chip of constants
+_STEERING = re.compile(r"mask|position|bias_index")  # an argument of the model is not data if its name contains this
+_FEWEST = 2  # a chip has at least this many operations; fewer operations fold into the operations they lead to
+_MANY = 6  # a chip of constants has at least this many operations
 _ALWAYS_DRAWN = ("input", "output", "failed", "buffer", "identity", "module", "chain", "omitted", "stub", "plumbing")
 
 
@@ -61,7 +61,7 @@ _NONE = Plumbing(frozenset(), ())
 def plumbing_of(graph: Graph) -> Plumbing:
     """The plumbing among the nodes of an unrolled graph.
 
-    There is none if the pass failed, or if nothing else would be left.
+    A graph has no plumbing if the pass failed, or if only plumbing would be left.
 
     >>> import torch, torcheer
     >>> model = torch.nn.Sequential(torch.nn.Conv1d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(4, 2))
@@ -132,7 +132,7 @@ def _only_rearranges(node: Node, graph: Graph, data: set[str]) -> bool:
     if before is None or node.shape is None:
         return False
     more = math.prod(node.shape) - math.prod(before)
-    return more == 0 or (more > 0 and not facts.joins)  # joined with nothing, such as an empty cache
+    return more == 0 or (more > 0 and not facts.joins)  # a join may add only an empty tensor, such as an empty cache
 
 
 def _is_off(node: Node) -> bool:
@@ -148,7 +148,7 @@ def _is_off(node: Node) -> bool:
 
 
 def _beside(graph: Graph, data: set[str]) -> set[str]:
-    """The operations that are not computed with data. None if no output shows data: then these are what the model computes."""
+    """Return the operations not computed with data. Empty if no output shows data: they are then what the model computes."""
     outputs = [node for node in graph.all_nodes if node.kind == "output"]
     if outputs and not any(edge.source in data for node in outputs for edge in graph.edges_in.get(node.key, ())):
         return set()
@@ -162,11 +162,11 @@ def _beside(graph: Graph, data: set[str]) -> set[str]:
 def _groups(graph: Graph, beside: set[str]) -> list[list[str]]:
     """The connected operations beside the data, each group in execution order.
 
-    All of a group are in one module, and come after the same drawn operations, so that one node can stand for them.
+    The operations of a group are in one module and come after the same drawn operation, so that one node can stand for them.
     """
     home = _homes(graph, beside)
     order = {node.key: place for place, node in enumerate(graph.all_nodes)}
-    after: dict[str, int] = {}  # the last drawn operation that it is computed from
+    after: dict[str, int] = {}  # key -> position of the last drawn operation that the operation is computed from
     group: dict[str, str] = {}
 
     def first(key: str) -> str:
@@ -192,7 +192,7 @@ def _groups(graph: Graph, beside: set[str]) -> list[list[str]]:
 
 
 def _homes(graph: Graph, beside: set[str]) -> dict[str, tuple[str, ...]]:
-    """By operation beside the data: the modules around it that hold something else, too."""
+    """Map each operation beside the data to those modules around it that also contain nodes that are not beside the data."""
     others: set[tuple[str, ...]] = set()
     for path in {node.modules for node in graph.all_nodes if node.key not in beside}:
         others.update(path[:depth] for depth in range(len(path) + 1))
@@ -207,7 +207,7 @@ def _homes(graph: Graph, beside: set[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _chip_name(group: list[str], graph: Graph, beside: set[str]) -> str:
-    """What a chip of these operations is called; empty if they fold into the one operation that they lead to."""
+    """Return the name of a chip of these operations. Empty if they fold into the operations that they lead to."""
     inside = set(group)
     leaving = [edge for key in group for edge in graph.edges_out.get(key, ()) if edge.target not in inside]
     is_shown = any(graph.by_key[edge.target].kind == "output" for edge in leaving)
@@ -306,6 +306,6 @@ def _without(graph: Graph, folded: frozenset[str]) -> Graph:
 
 
 def _joined(edges: list[Edge]) -> Edge:
-    """One edge for several with the same ends, which carry the same tensor."""
+    """Merge edges with the same ends, which carry the same tensor, into one edge."""
     positions = tuple(dict.fromkeys(place for edge in edges for place in edge.positions))
     return replace(edges[0], positions=positions, is_memory=all(edge.is_memory for edge in edges))

@@ -123,7 +123,7 @@ def bundle(edges: list[Edge], source: Node, target: Node, *, is_same_step: bool 
 
 
 def common_path(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
-    """The boxes that contain all of these paths, outermost first."""
+    """Return the keys of the boxes that all of these paths begin with, outermost first."""
     shared = paths[0]
     for path in dict.fromkeys(paths):
         while path[: len(shared)] != shared:
@@ -140,7 +140,7 @@ def merge_facts(members: list[Node], **facts: Any) -> Node:
 
 
 def merge_unseen(members: list[Node], **facts: Any) -> Node:
-    """A node that stands for several nodes that are not drawn. It has no function, passes or module exits."""
+    """Merge nodes that are not drawn into one node, without function, passes and module exits."""
     blank = {"function": "", "passes": (1,), "num_passes": 1, "parts": (), "exits": (), "role": "", "python_reads": ()}
     return merge_facts(members, **{**blank, "arguments": None, "structure": None, **facts})
 
@@ -220,8 +220,8 @@ def _rolled_key(node: Node) -> str:
 
 
 def _note(edge: Edge, graph: Graph) -> str:
-    """The passes in which data flows along an edge, as text. Empty if both ends have one pass, or if pass n of the source leads
-    to pass n of the target, for every n.
+    """Return the passes in which data flows along an edge, as text. Empty if both ends have one pass, or if for every n, pass n
+    of the source leads to pass n of the target.
     """
     source, target = graph.by_key[edge.source].passes, graph.by_key[edge.target].passes
     leaving, arriving = {a for a, _ in edge.passes}, {b for _, b in edge.passes}
@@ -241,12 +241,12 @@ def _note(edge: Edge, graph: Graph) -> str:
 
 
 def _steps(path: Iterable[str], graph: Graph) -> list[str]:
-    """The steps along a path, each step once, because a module may be called inside itself."""
+    """Return the steps along a path of boxes. Each step occurs once, even if a module is called inside itself."""
     return list(dict.fromkeys(graph.boxes[key].step for key in path))
 
 
 def _rolled_boxes(graph: Graph) -> tuple[tuple[ModuleBox, ...], dict[str, tuple[str, ...]]]:
-    """One box per step, inside the steps that contain all of its calls; and the path of each box, by step."""
+    """Make one box per step, inside those steps that contain all of its calls. Also returns the path of each box, by step."""
     calls: dict[str, list[ModuleBox]] = {}
     around: dict[str, list[str]] = {}
     for box in graph.all_boxes:
@@ -280,7 +280,7 @@ def _rolled_box(boxes: list[ModuleBox], path: tuple[str, ...]) -> ModuleBox:
 
 
 def _home(passes: list[Node], graph: Graph, homes: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The path to the innermost module that all passes ran in."""
+    """Return the path to the innermost module that all passes ran in."""
     first = _steps(passes[0].modules, graph)
     others = [set(_steps(path, graph)) for path in dict.fromkeys(node.modules for node in passes[1:])]
     shared = [step for step in first if all(step in other for other in others)]
@@ -304,7 +304,7 @@ def bridge(graph: Graph, kept: AbstractSet[str]) -> Graph:
 
 
 def _joined(graph: Graph, kept: AbstractSet[str]) -> dict[tuple[str, str], Edge]:
-    """The edges between kept nodes, and the bridges over removed nodes; no feedback edges."""
+    """Find the edges between kept nodes, and make the bridges over removed nodes. Leaves out feedback edges."""
     uses = {key: sum(not edge.is_feedback for edge in edges) for key, edges in graph.edges_out.items()}
     reaching: dict[str, dict[str, Edge]] = {}  # removed node -> kept nodes that reach it, each with its first edge
     found: dict[tuple[str, str], Edge] = {}
@@ -349,7 +349,7 @@ def _join_feedback(graph: Graph, kept: AbstractSet[str], edge: Edge, found: dict
 
 
 def _bridge(graph: Graph, source: str, target: str, leaving: Edge) -> Edge:
-    """A bridge between two nodes, with the tensor of `leaving`, the edge with which the path begins."""
+    """Make a bridge between two nodes. It has the tensor of `leaving`, which is the first edge of the path."""
     passes = ((graph.by_key[source].passes[0], graph.by_key[target].passes[0]),)
     return Edge(
         source, target, is_bridge=True, passes=passes, tensors=leaving.tensors, shape=leaving.shape, bytes=leaving.bytes
@@ -725,7 +725,7 @@ def expand_identities(graph: Graph) -> Graph:
 
 
 def _passed(graph: Graph) -> list[tuple[ModuleBox, int]]:
-    """Pairs of a call and an input that it returned unchanged, in the order in which calls ended; only innermost calls."""
+    """Find (call, input that the call returned unchanged), in the order in which calls ended. Only innermost calls count."""
     out_of_sight = {node.key[1:] for node in graph.all_nodes if node.kind == "module"}
     out_of_sight |= {key for box in graph.all_boxes for key in box.folded}
     found: list[tuple[ModuleBox, int]] = []
@@ -766,7 +766,7 @@ def _identity_node(box: ModuleBox, number: int, source: Node) -> Node:
 
 
 def _rerouted(graph: Graph, edge: Edge, steps: dict[int, list[tuple[ModuleBox, Node]]]) -> Edge:
-    """The edge, moved to start at the last identity node that its tensor passed before the target ran."""
+    """The edge with a new source: the last identity node that returned the edge's tensor before the target ran, if any."""
     if len(edge.tensors) != 1 or edge.tensors[0] not in steps:
         return edge
     when = _when(graph.by_key[edge.target])
@@ -775,7 +775,7 @@ def _rerouted(graph: Graph, edge: Edge, steps: dict[int, list[tuple[ModuleBox, N
 
 
 def _when(node: Node) -> float:
-    """The number of the operation at which a node ran; a node without operations ran first, or last if it raised."""
+    """Return when a node ran, as the number of an operation. For a node without operations: -1, or infinity if it raised."""
     if node.operations:
         return node.operations[max(len(node.parts), 1) - 1]
     return inf if node.kind == "failed" else -1
@@ -802,7 +802,7 @@ def _in_order(graph: Graph, steps: dict[int, list[tuple[ModuleBox, Node]]], edge
 
 
 def omit_middle(graph: Graph, keep: int) -> Graph:
-    """Draw the middle nodes as one node with their number of operations. `keep` nodes stay: at the begin and the end together.
+    """Draw the middle nodes as one node with their number of operations. `keep` nodes stay, counting both ends together.
 
     >>> import torch, torcheer
     >>> from torcheer.graph import build_graph
@@ -944,7 +944,7 @@ def merge_ports(graph: Graph) -> Graph:
 
 
 def merge_ends(key: str, nodes: list[Node]) -> Node:
-    """One node for several inputs, or several outputs."""
+    """Merge several inputs, or several outputs, into one node."""
     names = ", ".join(dict.fromkeys(node.name for node in nodes if node.name))
     return merge_facts(nodes, key=key, label=key, role="", name=names, passes=(1,), num_passes=1)
 
@@ -993,7 +993,7 @@ def focus(graph: Graph, key: Any) -> Graph:
 
 
 def _inside(graph: Graph, key: Any) -> set[str]:
-    """The nodes inside the module calls that a key means; empty if there are fewer than two nodes."""
+    """Find the nodes inside the module calls that a key means. Returns an empty set for fewer than two nodes."""
     try:
         boxes = {box.key for box in graph.boxes_of(key)}
     except (LayerNotFound, InvalidArgument):
@@ -1015,7 +1015,7 @@ def _around(graph: Graph, starts: Iterable[str]) -> set[str]:
 
 
 def _outer(node: Node, home: tuple[str, ...]) -> str | None:
-    """The key of the outermost module call that contains a node but not the focus; None if there is none."""
+    """Return the key of the outermost module call that contains the node but not the focus; None without such a call."""
     return next((name for place, name in enumerate(node.modules) if home[place : place + 1] != (name,)), None)
 
 

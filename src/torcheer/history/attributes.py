@@ -53,7 +53,7 @@ class Helpful(Shown):
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+    if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept every name as an attribute
 
         def __getattr__(self, name: str) -> Any:
             return _unknown_attribute(self, name)
@@ -62,8 +62,8 @@ class Helpful(Shown):
 def _unknown_attribute(holder: object, name: str) -> Any:
     """Raise an error that names the nearest attributes.
 
-    Python also calls `__getattr__` when a property raised an `AttributeError`, which `SeveralPasses` is: then the property is
-    read again, so that its own error is raised.
+    Python also calls `__getattr__` when a property raised an `AttributeError`, such as `SeveralPasses`. In this case the
+    property is read again, so that its own error is raised.
     """
     found = getattr(type(holder), name, None)
     if isinstance(found, property):

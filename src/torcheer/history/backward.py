@@ -41,7 +41,7 @@ class BackwardOperation(OfRecord[NodeRecord]):
 
     @property
     def _number(self) -> int | None:
-        """The number of the forward operation; for a node inside a call that made several tensors, that of the first tensor."""
+        """The number of the forward operation; if the node is inside a call that made several tensors, the first of them."""
         number, table = self._record.operation, self._index.table
         if number < 0 or number >= self._index.length:
             return None
@@ -101,7 +101,7 @@ class BackwardOperation(OfRecord[NodeRecord]):
 
     @property
     def grad_input_fsize(self) -> int:
-        """The bytes of the gradients that the node computed, in the dtype of the forward operation; float32 if it has none."""
+        """The bytes of the gradients that the node computed, in the forward operation's dtype; float32 without an operation."""
         number, log = self._record.operation, self._index.log
         if self.role == "other":
             dtype = torch.float32

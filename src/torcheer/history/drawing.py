@@ -27,7 +27,7 @@ def draw_history(index: Index, path: Target | None, format: str | None, options:
 
 
 def _of_node(index: Index, of_operation: Callable[[Operation], float | None]) -> Callable[[Node], float | None]:
-    """Turns a function of an operation into a function of a node: the mean over all operations that the node stands for."""
+    """Turn a function of an operation into a function of a node: its mean over all operations that the node stands for."""
 
     @wraps(of_operation)
     def of_node(node: Node) -> float | None:

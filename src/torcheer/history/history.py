@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 
 
 _CARD_COLUMNS = ("calls", "in", "out", "params", "flops", "self time")  # columns of the table of modules in a notebook
-_CARD_ROWS, _CARD_DEPTH = 16, 4  # the table shows modules as deep as this many rows allow, and at most this many levels
-_PATIENCE = 3.0  # number of seconds that the small picture in a notebook may take
+_CARD_ROWS, _CARD_DEPTH = 16, 4  # the table shows as many levels of modules as fit 16 rows, but at most 4
+_PATIENCE = 3.0  # time limit in seconds for the layout of the small picture in a notebook
 
 
 class ModelHistory(Helpful):
@@ -741,6 +741,6 @@ class ModelHistory(Helpful):
         refuse_pickling(type(self).__name__)
 
 
-# Give the folders below this one, which cannot import it, the classes that they hand to users.
+# Folders below this one cannot import it: give them the classes whose objects they return to users.
 Index.operation = Operation
 LoggedRun.make_history = ModelHistory

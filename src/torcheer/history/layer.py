@@ -39,7 +39,7 @@ class Layer(OperationFacts, ReadAsTensor, Helpful):
 
     __slots__ = ("_entry",)
 
-    # Attributes of `Operation` that lead to other objects. Attributes of `OperationFacts` are added below.
+    # Attributes of the passes that lead to other objects. Attributes of `OperationFacts` are added below the class.
     heads: Heads | None
     receptive_field: Influence
     projective_field: Influence
@@ -47,7 +47,7 @@ class Layer(OperationFacts, ReadAsTensor, Helpful):
     module_call: Call | None
 
     def __init__(self, index: Index, entry: LayerEntry) -> None:
-        super().__init__(index, -1)  # -1 is the number of no operation, so a layer equals no operation
+        super().__init__(index, -1)  # no operation has the number -1, so a layer equals no operation
         self._entry = entry
 
     def _common(self, name: str) -> Any:
@@ -137,7 +137,7 @@ class Layer(OperationFacts, ReadAsTensor, Helpful):
 
 
 def add_common(cls: type, part: type, names: Iterable[str]) -> None:
-    """Give a layer the attributes of its passes, or a module those of its calls. A read returns the value that all share."""
+    """Give a layer the attributes of its passes, or a module those of its calls. Reading one returns the common value."""
     for name in names:
         setattr(cls, name, property(_reader(name), doc=getattr(part, name).__doc__))
 

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 _WIDTH = 100
 _LAYERS_SHOWN = 200
-_LAYERS_UNFOLDED = 60  # a model with more layers lists only the first of equal blocks
-_FEWEST_FOLDED = 3  # layers; fewer are listed
+_LAYERS_UNFOLDED = 60  # for a model with more layers, only the first of consecutive equal blocks is listed
+_FEWEST_FOLDED = 3  # equal blocks with fewer layers are listed
 _Line = TypeVar("_Line")
 _MODULE_LINES_SHOWN = 60
 _DECISIONS_SHOWN = 5
-_NOT_CALLED = {  # what is said of tensors that no function made, by origin
+_NOT_CALLED = {  # origin of a tensor that no function made -> the text in place of the function
     "input": "none, given to the model",
     "output": "none, returned by the model",
     "source": "none, not made by any operation that was watched",
@@ -82,7 +82,7 @@ def describe_history(history: ModelHistory) -> str:
 
 
 def _layer_lines(history: ModelHistory) -> list[str]:
-    """The layers, each with its shape and module. In a long model, of equal blocks in a row only the first is listed."""
+    """List the layers, each with its shape and module. In a long model, lists only the first of consecutive equal blocks."""
     index = history._index
     entries = index.table.layers
     folded = _folded_layers(history) if len(entries) > _LAYERS_UNFOLDED else {}
@@ -111,7 +111,7 @@ def _layer_lines(history: ModelHistory) -> list[str]:
 
 
 def _folded_layers(history: ModelHistory) -> dict[int, str]:
-    """By number of a layer in a block that repeats the one before: the line in its place, for the first of them; else empty."""
+    """Map the numbers of layers that are not listed to a line that replaces them. For all but the first layer, it is empty."""
     index, graph = history._index, history.graph
     found: dict[int, str] = {}
     for run in runs_of(graph):
@@ -128,7 +128,7 @@ def _folded_layers(history: ModelHistory) -> dict[int, str]:
 
 
 def _decisions(history: ModelHistory) -> list[str]:
-    """The source lines that read truth values from tensors, which may have decided what ran, each with how often."""
+    """List the source lines that read truth values of tensors, and how often: these values may have decided what ran."""
     found: dict[str, list[PythonRead]] = {}
     for read in history.python_reads:
         if read.is_truth_value:
@@ -162,14 +162,14 @@ def _structure(history: ModelHistory) -> str:
 
 
 def _cut(lines: list[_Line], limit: int) -> list[_Line | None]:
-    """The lines, or the first and last of them around None."""
+    """Return the lines; if there are more than `limit`, the first and the last lines, with None between them."""
     if len(lines) <= limit:
         return list(lines)
     return [*lines[: limit * 3 // 4], None, *lines[-(limit // 4) :]]
 
 
 def module_hierarchy(index: Index) -> list[str]:
-    """The modules as an indented tree; neighbours without children share lines."""
+    """Write the modules as an indented tree. Neighbouring modules without children share a line."""
     children = index.module_children
     named_roots = [address for address, module in index.log.registered.items() if module.is_root and address]
     return _tree([*children.get("", []), *named_roots], children, "")
@@ -231,7 +231,7 @@ def _seconds(passes: list[Operation]) -> str:
 
 
 def _rows_of(passes: list[Operation]) -> list[str]:
-    """The facts that are declared with a row, each with the values that the passes have."""
+    """Write the facts whose declaration has a row, each with the values that the passes have."""
     found: dict[str | None, dict[str, None]] = {}
     for one in passes:
         for fact, value in rows_of(one):
@@ -240,7 +240,7 @@ def _rows_of(passes: list[Operation]) -> list[str]:
 
 
 def _keys(keys: list[int | str]) -> str:
-    """Positions first, then names. A name that begins with a digit is quoted, to tell it from a position."""
+    """Write keys: positions first, then names. A name that begins with a digit is quoted, to tell it from a position."""
     names = sorted(key for key in keys if isinstance(key, str))
     shown = [*sorted(key for key in keys if isinstance(key, int)), *(repr(n) if n[0].isdigit() else n for n in names)]
     return listed(shown, limit=40)
@@ -288,7 +288,7 @@ def _preview(operation: Operation) -> str:
 
 
 def _corner(value: Tensor) -> str:
-    """The first values of a tensor."""
+    """Write the first values of a tensor."""
     corner = value.detach()  # an output may carry its autograd graph
     if corner.is_quantized:
         corner = corner.dequantize()
@@ -300,7 +300,7 @@ def _corner(value: Tensor) -> str:
 
 
 def describe_layer(layer: Layer) -> str:
-    """The text of `print(layer)`: of its one operation, or of what its passes share."""
+    """Write the text of `print(layer)`. For a layer with several passes, it has the facts that the passes share."""
     passes = layer.passes
     if len(passes) == 1:
         return describe_operation(passes[0])
@@ -323,7 +323,7 @@ def describe_layer(layer: Layer) -> str:
 
 
 def describe_values(operation: Operation) -> str:
-    """The statistics of a kept tensor, and its histogram; empty if it has no statistics."""
+    """Write the statistics and the histogram of a kept tensor. Empty if the tensor has no statistics."""
     if not operation.has_saved_activations or operation._index.log.is_lost(operation._number):
         return ""
     value = operation.tensor_contents

@@ -36,14 +36,14 @@ class PythonRead(OfRecord[PythonReadRecord]):
 
     @property
     def _what(self) -> str:
-        """The text for what was read, if it is not an operation with a label."""
+        """The text for the tensor that was read, if it does not belong to an operation with a label."""
         # a tensor with a negative number is a parameter or a buffer
         is_operation = any(number >= 0 for number in self._record.parents)
         return "an operation that is not shown" if is_operation else "a parameter or buffer"
 
     @property
     def containing_module(self) -> str | None:
-        """The address of the module that read; None in the model's own forward."""
+        """The address of the module whose forward read the tensor; None in the model's own forward."""
         call = self._record.module
         return call.address or None if call is not None else None
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from .._torch.internals import DisableTorchFunction
 from ..errors import InvalidArgument
 
-# Maps dtypes that NumPy does not have to the dtype that NumPy gets instead.
+# dtype that NumPy lacks -> the dtype that NumPy gets instead
 _WIDER = {torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 _WIDER.update({kind: torch.float32 for name, kind in vars(torch).items() if name.startswith("float8_")})
 

@@ -17,7 +17,7 @@ from ..errors import ActivationLost, ActivationNotSaved, InvalidArgument
 from ..log.operation import OperationFacts, facts_of
 from .operation import Operation
 
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # a spreadsheet takes a text that begins like this for a formula
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # a spreadsheet reads a text that begins with one of these as a formula
 
 
 _COLUMNS = [fact for fact in facts_of(OperationFacts) if fact.column is not None]
@@ -61,7 +61,7 @@ def write_csv(rows: list[dict[str, Any]], path: str | os.PathLike[str] | IO[Any]
 
 
 def _cell(value: Any) -> Any:
-    """A value as a cell: a number unchanged; a text in a form that no spreadsheet takes for a formula."""
+    """Convert a value to a cell: a number stays unchanged; a text gets a form that no spreadsheet reads as a formula."""
     if isinstance(value, (bool, int, float)) or value is None:
         return value
     text = str(value)

@@ -21,9 +21,9 @@ from .schema import Plain, lean
 
 _SIDES = (48, 40, 32, 24, 16)  # possible sides of a map, in pixels
 _HEADS = (64, 32, 16, 8, 4, 2, 1)  # possible numbers of heads shown per attention
-_PIXELS = 160_000  # number of pixels of all maps of a page
+_PIXELS = 160_000  # the maps of a page have at most this many pixels together
 _READ = 4  # one row of pixels averages at most this many queries
-_MOST_SCORES = 1 << 27  # at most this many scores are computed per attention
+_MOST_SCORES = 1 << 27  # an attention has no map if more scores than this would have to be computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def _planned(index: Index, node: Node, plain: Plain) -> _Planned | None:
 
 
 def _fitting(planned: list[_Planned]) -> tuple[int, int]:
-    """The side of a map and the number of heads with which all maps fit into a page."""
+    """Choose the side of the maps and the number of heads, so that all maps fit into a page."""
     sizes = [(side, _HEADS[0]) for side in _SIDES] + [(_SIDES[-1], heads) for heads in _HEADS[1:]]
     fitting = (size for size in sizes if sum(one.pixels(*size) for one in planned) <= _PIXELS)
     return next(fitting, sizes[-1])

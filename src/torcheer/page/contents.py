@@ -34,7 +34,7 @@ class CallStacks:
         self._sources: list[Sources] = []
         self._lines: list[set[int]] = []
         self._is_torch: list[bool] = []
-        self._handing_on: set[tuple[int, int]] = set()  # (file, line) of lines that only pass a torch function's call to a mode
+        self._handing_on: set[tuple[int, int]] = set()  # (file, line) of lines that only pass a torch call to a mode
         self._sites: dict[int, list[Frame]] = {}
         self._calls: dict[int, list[Frame]] = {}
         self._stacks: dict[SourcePlace, tuple[list[Frame], int]] = {}
@@ -132,7 +132,7 @@ def _is_in_one_piece(run: BlockRun, numbers: dict[str, int]) -> bool:
 
 
 def _offsets(start: int, found: list[tuple[int, list[int]]]) -> list[int]:
-    """The distances from a run inside the first of several equal blocks to its copies in the other blocks."""
+    """If a run lies inside the first of several equal blocks, return the distances to its copies in the other blocks."""
     offsets = [0]
     for size, starts in found:
         if starts[0] <= start < starts[0] + size:
@@ -185,8 +185,8 @@ class Contents:
         self._expenses = [cost.of_operation(n.operations[0]) if n.operations else None for n in graph.all_nodes]
         self._params: dict[Param, Plain] = {}
         self._folded = plumbing.folded
-        self._calls: dict[int, int] = {}  # by call: its first node
-        self._made = Counter(node.call for node in graph.all_nodes if node.call is not None)  # by call: how many tensors
+        self._calls: dict[int, int] = {}  # number of a call -> its first node
+        self._made = Counter(node.call for node in graph.all_nodes if node.call is not None)  # call -> number of its tensors
 
     # Nodes ----------------------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class Contents:
         }
 
     def _spans(self) -> list[tuple[int, int]]:
-        """For each box: its first node, and the node after its last; (-1, -1) for a box without nodes."""
+        """Return (first node, last node + 1) for each box; (-1, -1) for a box without nodes."""
         found: dict[str, tuple[int, int]] = {}
         for number, node in enumerate(self.graph.all_nodes):
             for key in node.modules:

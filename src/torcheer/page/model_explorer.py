@@ -105,7 +105,7 @@ def _nodes(graph: Graph) -> list[Plain]:
 
 
 def _ends(graph: Graph, node: Node) -> Plain:
-    """The edges into a node, one for each argument, and the metadata of its inputs and outputs."""
+    """Make the edges into a node, one for each argument, and the metadata of the node's inputs and outputs."""
     edges = [(edge, position) for edge in graph.edges_in.get(node.key, ()) for position in _positions(edge)]
     return {
         "incomingEdges": [

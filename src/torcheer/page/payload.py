@@ -27,7 +27,7 @@ from .document import packed
 from .schema import FORMAT, VERSION, Plain, lean
 from .values import Metrics, Values, Weights
 
-MAX_BYTES = 12_000_000  # the default limit, for a page that browsers open without delay
+MAX_BYTES = 12_000_000  # the default limit of a page's size: browsers open such a page without delay
 _WORDS = 1_000  # number of bytes reserved for the text about omitted parts
 
 

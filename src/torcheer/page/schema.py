@@ -1,6 +1,6 @@
 """The data format of the browser pages: every part and key, with its meaning and its default.
 
-A fact about an operation is declared in log/operation.py, everything else here. `make web-types` generates from it the
+Facts about an operation are declared in log/operation.py, everything else here. From both, `make web-types` generates the
 TypeScript types, defaults and checks and the rows of a panel in web/shared/generated/, and the tables of docs/viewer_format.md
 and docs/report_format.md; a test fails if they are stale.
 """

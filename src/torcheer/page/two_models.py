@@ -14,11 +14,11 @@ from ..errors import InvalidArgument
 from ..graph.matching import Matching, Side, Signature, Step, match_steps
 from .schema import Plain
 
-PARTNER_BYTES = 4  # largest number of bytes of a page for the partner of one node
+PARTNER_BYTES = 4  # a page needs at most this many bytes to name the partner of a node
 
 
 def with_partners(left: Plain, right: Plain) -> Plain:
-    """The left payload, in which each node has the number of the matching node on the right, unless a comparison gave it."""
+    """Add to each node of the left payload the number of the matching node on the right, unless a comparison already did."""
     try:
         if left.get("verdict") and _are_numbers(left["partners"], len(left["nodes"]), len(right["nodes"])):
             return left
@@ -102,9 +102,9 @@ def _signature(stats: Mapping[str, Any] | None) -> Signature | None:
 
 
 def _match_replaced(found: Matching[_PayloadSide]) -> None:
-    """Match steps that replace each other: between the same two matches, equally many, in modules of the same name.
+    """Match steps that replace each other: equally many steps between the same two matches, in modules of the same name.
 
-    `gelu` in place of `relu` is a change of an operation, and not one operation less and one more.
+    `gelu` in place of `relu` then counts as a changed operation, and not as one removed and one added operation.
     """
     ours, theirs = found.a.steps, found.b.steps
     places = {step.number: place for place, step in enumerate(theirs)}

@@ -29,22 +29,22 @@ from ..log.run import Index
 from .document import packed
 from .schema import GRAPH, Plain, lean
 
-PATIENCE = 2.0  # seconds before progress is shown
+PATIENCE = 2.0  # progress is shown after this many seconds
 
 Kind = Literal["image", "maps", "matrix", "attention", "vector"]
 
 SIDE = 96  # number of pixels of the longest side, without the lines between tiles
-_LONGEST_ROW = 1024  # largest number of pixels of a vector
+_LONGEST_ROW = 1024  # a vector is drawn with at most this many pixels
 _TILES = 16
 _HEADS = 9
 _SMALLEST_IMAGE = 8
-_LONGEST_IMAGE = 4  # largest ratio of length to width
-_NARROWEST = 4  # largest ratio of length to width of a tile
+_LONGEST_IMAGE = 4  # a tensor of three dimensions is no image if its longer side is more than this many times its shorter side
+_NARROWEST = 4  # each side of a tile has at least 1/4 of the pixels of its room, or one pixel per value
 _AVERAGED = 4  # one pixel averages at most this many neighbouring values
-_OUTLIERS = 0.005  # the fraction of values at either end that does not set the scale
+_OUTLIERS = 0.005  # the scale leaves out this fraction of the smallest and of the largest values
 _FIRST_ROWS = 0.02  # the same fraction for attention, whose first tokens have few keys
-_ALOOF = 1e4  # values beyond this multiple of the median magnitude are marks, such as the -1e9 of a mask
-_LOOKED_AT = 4096  # number of values from which the median is computed
+_ALOOF = 1e4  # a value larger than this many times the median magnitude is a mark, such as the -1e9 of a mask
+_LOOKED_AT = 4096  # the median is computed from about this many values
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def _stack(values: Tensor, plan: PreviewPlan) -> Tensor:
 
 
 def _is_attention(stack: Tensor) -> bool:
-    """True if every row is a distribution over as many items as there are rows."""
+    """True if each matrix is square and each of its rows is a probability distribution."""
     height, width = stack.shape[-2:]
     if height != width or height < 2 or not stack.is_floating_point():
         return False
@@ -195,7 +195,7 @@ def _attention_plan(values: Tensor) -> PreviewPlan:
 
 
 def _shrunk(stack: Tensor, height: int, width: int) -> tuple[Tensor, str]:
-    """A stack averaged to a size, and a note about changes. Not every value of a very large stack is read."""
+    """Average a stack down to a size, and return a note about changes. Of a very large stack, not every value is read."""
     tall, wide = stack.shape[-2:]
     values = real(stack[..., :: max(tall // (height * _AVERAGED), 1), :: max(wide // (width * _AVERAGED), 1)])
     values, note = _without_marks(values)
@@ -204,7 +204,7 @@ def _shrunk(stack: Tensor, height: int, width: int) -> tuple[Tensor, str]:
 
 
 def _without_marks(values: Tensor) -> tuple[Tensor, str]:
-    """Values without infinities and marks, which would leave the rest without contrast, and a note about changes."""
+    """Remove infinities and marks, which would leave other values without contrast. Also returns a note about changes."""
     flat = values.flatten()
     sizes = flat[:: max(flat.numel() // _LOOKED_AT, 1)].abs()
     sizes = sizes[(sizes > 0) & sizes.isfinite()]
@@ -221,7 +221,7 @@ def _without_marks(values: Tensor) -> tuple[Tensor, str]:
 
 
 def _scale(tiles: Tensor, outliers: float) -> tuple[float, float]:
-    """The smallest and largest value, without outliers unless nothing else is left."""
+    """Return the smallest and the largest value. Outliers are left out, unless all values are outliers."""
     ordered = tiles.flatten().sort().values
     cut = int(tiles.numel() * outliers)
     low, high = float(ordered[cut]), float(ordered[-1 - cut])
@@ -270,7 +270,7 @@ def _packed(
 _Found = TypeVar("_Found")
 Look = Callable[[], Plain | None]
 Metrics = Mapping[str, Callable[[Tensor], Any]]
-_TOGETHER = 1.03  # a part may compress slightly worse together with other parts than alone
+_TOGETHER = 1.03  # factor for a part's size, because it may compress slightly worse together with other parts
 
 
 class Values:
@@ -442,8 +442,8 @@ def _shown(found: Statistics) -> Plain:
 
 # Statistics, a small picture and a digest for each parameter and buffer that operations read.
 
-MOST_VALUES = 200_000_000  # number of values of all parameters and buffers together, which takes about a second
-_PIECE = 1 << 24  # number of bytes that are hashed at once
+MOST_VALUES = 200_000_000  # at most this many values of parameters and buffers are read, which takes about a second
+_PIECE = 1 << 24  # at most this many bytes are hashed at once
 
 
 class Weights:

@@ -1,6 +1,6 @@
 """Draws a long model in columns: cuts the layout between nodes where few arrows cross, and sets the pieces side by side.
 
-The code works in coordinates (aside, along): along the model, and across it. With them all four directions are the same.
+The code works in coordinates (aside, along): across the model, and along it. With them all four directions are the same.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Flow:
 
 # Possible cuts of a layout: between nodes, where few arrows cross and few boxes are open.
 
-# the cost of a crossing arrow or an open box, as a fraction of a column's length by which a cut may be off
+# A crossing arrow, and an open box, cost as much as a cut that is off its best place by this fraction of a column's length.
 _ARROW, _BOX = 0.06, 0.05
 _CONSIDERED = 160  # at most this many cuts are compared
 
@@ -60,8 +60,8 @@ class Cut:
 
 
 def possible_cuts(turned: GraphvizLayout, drawing: Drawing) -> list[Cut]:
-    """The possible cuts, in order: one in each gap between nodes, where fewest boxes are open. Boxes with an arrow around
-    them stay whole.
+    """Find the possible cuts, in order: one in each gap between nodes, where fewest boxes are open. Boxes with an arrow around
+    them are not cut.
     """
     whole = {edge.around for edge in drawing.edges if edge.around}
     boxes = [
@@ -76,7 +76,7 @@ def possible_cuts(turned: GraphvizLayout, drawing: Drawing) -> list[Cut]:
 
 
 def _place(gap: tuple[float, float], boxes: list[tuple[Rect, bool]]) -> tuple[int, float] | None:
-    """The position in a gap where fewest boxes are open, with their number; None if a box there must stay whole."""
+    """Find the place in a gap where fewest boxes are open. Returns their number and the place; None if no cut is allowed."""
     start, end = gap
     near = [(rect, is_whole) for rect, is_whole in boxes if rect.low < end and rect.high > start]
     borders = sorted({start, end, *(side for rect, _ in near for side in (rect.low, rect.high) if start < side < end)})
@@ -104,7 +104,7 @@ def _gaps(turned: GraphvizLayout) -> list[tuple[float, float]]:
 
 
 def _crossing(turned: GraphvizLayout, drawing: Drawing, places: list[float]) -> list[frozenset[str]]:
-    """For each place, in order: the nodes whose arrows cross the place."""
+    """Find for each place, in order, the nodes whose arrows cross the place."""
     begin, finish = [], []
     for number in turned.arrows:
         edge = drawing.edges[number]
@@ -125,7 +125,7 @@ def _crossing(turned: GraphvizLayout, drawing: Drawing, places: list[float]) -> 
 
 
 def best_cuts(cuts: list[Cut], columns: int, turned: GraphvizLayout) -> list[Cut]:
-    """The cuts for about equally long columns with few crossings; fewer cuts if there are not enough places."""
+    """Choose cuts for about equally long columns with few crossings. Returns fewer cuts if there are not enough places."""
     columns = min(columns, len(cuts) + 1)
     start, end = turned.bounds.low, turned.bounds.high
     wanted = (end - start) / columns
@@ -157,7 +157,7 @@ def best_cuts(cuts: list[Cut], columns: int, turned: GraphvizLayout) -> list[Cut
 
 
 def _cheapest_before(count: int, cost: Callable[[int, int], float]) -> list[int]:
-    """For each of `count` places, the earlier place of least cost; -1 for the first place.
+    """Find for each of `count` places the earlier place of least cost. -1 for the first place.
 
     The cost is convex in the distance, so the answers ascend with the places: the answer in the middle bounds both halves.
     """
@@ -180,9 +180,9 @@ def _cheapest_before(count: int, cost: Callable[[int, int], float]) -> list[int]
 # cut ends at the bottom and begins again at the top, as `… layer2`.
 
 _MOST = 12  # at most this many columns are tried
-_CROSSING = 4  # at most this many nodes have arrows across a cut, unless `columns` was given
-_READABLE = 0.7  # a picture may be printed this much smaller than designed before fewer columns are better
-_TRACK = 6.0  # number of points between arrows in the gap between columns
+_CROSSING = 4  # arrows of at most this many nodes may cross a cut, unless `columns` was given
+_READABLE = 0.7  # a picture may be printed at this fraction of its size; below it, fewer columns are better
+_TRACK = 6.0  # distance of arrows in the gap between columns, in points
 _HEAD_GAP = 10.0
 
 
@@ -214,7 +214,7 @@ def _is_tall(turned: GraphvizLayout, options: PictureOptions) -> bool:
 
 
 def _cost(found: GraphvizLayout, options: PictureOptions) -> float:
-    """The deviation of a picture from its best shape; larger if it would be printed too small."""
+    """Compute how far a picture is from its best shape. The cost is larger if the picture would be printed too small."""
     across, along = found.bounds.width, found.bounds.height
     if options.direction in ("right", "left"):
         across, along = along, across
@@ -340,7 +340,7 @@ class _Setter:
     # Boxes --------------------------------------------------------------------------------------------------------
 
     def _pieces(self) -> dict[tuple[int, int], Rect]:
-        """(box number, column) -> the box's part in that column before it is moved; inner boxes first."""
+        """Map (box number, column) to the part of the box in that column, before columns are moved. Inner boxes come first."""
         inside: dict[str, list[tuple[int, Rect]]] = {}
         for node in self.drawing.nodes:
             if node.box is not None and node.id in self.turned.nodes:
@@ -362,8 +362,8 @@ class _Setter:
         return found
 
     def _piece(self, whole: Rect, contents: list[Rect], title: float, is_end: tuple[bool, bool]) -> Rect:
-        """A part of a box: around its contents, with room for a title. `is_end`: whether it begins and ends together with
-        the box.
+        """Make a part of a box, around its contents, with room for a title. `is_end`: whether the part begins where the box
+        begins, and ends where the box ends.
         """
         around, direction = bounds_of(contents), self.drawing.direction
         start = around.low - self.margin - (title if direction == "down" else 0.0)
@@ -394,7 +394,7 @@ class _Setter:
     # Arrows between columns ---------------------------------------------------------------------------------------
 
     def _tracks(self) -> dict[int, dict[str, int]]:
-        """For the gap after each column: a track for every node whose arrows leave the column."""
+        """Assign in the gap after each column a track to every node whose arrows leave the column."""
         found: dict[int, dict[str, int]] = {}
         for number in self.turned.arrows:
             first, last = self._ends(number)
@@ -404,7 +404,7 @@ class _Setter:
         return found
 
     def _origin(self, number: int) -> str:
-        """The end of an arrow that is in the earlier column."""
+        """Return the node at the end of an arrow that is in the earlier column."""
         edge = self.drawing.edges[number]
         return min(edge.source, edge.target, key=lambda name: self.home[name])
 
@@ -424,7 +424,7 @@ class _Setter:
                 self.leaving[self._origin(number), min(first, last)] = before
 
     def _joined(self, number: int, arrow: Arrow, tracks: dict[int, dict[str, int]]) -> Arrow:
-        """An arrow between columns: unchanged near its ends, and along its track between them."""
+        """Draw an arrow between columns: near its ends as before, and between them along its track."""
         first, last = sorted(self._ends(number))
         is_back = self._ends(number) != (first, last)
         here, there = self.columns[first], self.columns[last]

@@ -29,7 +29,7 @@ class Placement:
     edge_grounds: Mapping[int, str]  # for texts on their arrows: the name of the box behind them, or ""
     boxes: Mapping[str, Rect]
     titles: Mapping[str, Point]  # middles of the titles of boxes
-    cuts: Mapping[str, int]  # box -> how much its title must be shortened
+    cuts: Mapping[str, int]  # box -> number of steps by which its title is shortened
 
 
 def quote(text: object) -> str:
@@ -128,7 +128,7 @@ def _nested(drawing: Drawing, names: Mapping[str, str], places: Placement | None
 
 
 def _legend(drawing: Drawing, places: Placement | None) -> Iterable[str]:
-    """The samples of the legend: nodes drawn as in the picture, with their meaning beside them (inside, without positions)."""
+    """Write the legend's samples: nodes as in the picture, with their meaning beside them (without positions: inside them)."""
     for number, entry in enumerate(legend_entries(drawing)):
         yield f"  {_sample(f'legend{number}', entry, drawing, places)}"
         if places is not None:
@@ -237,7 +237,7 @@ def title_width(lines: tuple[str, ...], style: Style) -> float:
 
 
 def _room(drawing: Drawing) -> float:
-    """Inches between ranks: more if many arrows have notes, most if notes lie along the arrows."""
+    """Return the inches between ranks: more if many arrows have notes, most if notes lie along the arrows."""
     if drawing.direction in ("right", "left") and any(edge.is_text_on_arrow for edge in drawing.edges):
         return 0.95
     notes = sum(len(edge.text) > 3 for edge in drawing.edges if edge.source != edge.target)
@@ -283,7 +283,7 @@ def ground(drawing: Drawing, box_named: str) -> str:
 
 
 def _on_ground(text: str, color: str) -> str:
-    """A text on its own arrow: its background covers the arrow."""
+    """Write a text that lies on its own arrow, with a background that covers the arrow."""
     frame = f'border="0" cellborder="0" cellspacing="0" cellpadding="1" bgcolor="{escape(color)}"'
     return f"<table {frame}><tr><td>{escape(text)}</td></tr></table>"
 

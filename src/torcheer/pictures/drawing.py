@@ -36,14 +36,14 @@ FEEDS_MANY = 8
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """The edges that are drawn as small references, in order: at their targets, or (`ending`) at their sources."""
+    """The edges that are drawn as small references, in order: `cut` at their targets, `ending` at their sources."""
 
     cut: dict[Edge, None]
     ending: dict[Edge, None]
 
 
 def references(graph: Graph) -> References:
-    """The edges of hubs that become references. One edge per hub stays an arrow: the first out of it, or the last into it."""
+    """Choose the edges of hubs that become references. One edge per hub stays an arrow: the first out of it or last into it."""
     feeding = _hubs(graph, lambda edge: edge.source)
     cut = dict.fromkeys(edge for edges in feeding for edge in edges[1:])
     fed = _hubs(graph, lambda edge: edge.target if graph.by_key[edge.target].kind == "output" else "")
@@ -51,7 +51,7 @@ def references(graph: Graph) -> References:
 
 
 def _hubs(graph: Graph, end: Callable[[Edge], str]) -> list[list[Edge]]:
-    """Groups of edges that share an end with many others."""
+    """Group the edges that share an end with many other edges."""
     found: dict[str, list[Edge]] = {}
     for edge in graph.edges:
         if not edge.is_feedback and (key := end(edge)):
@@ -61,7 +61,7 @@ def _hubs(graph: Graph, end: Callable[[Edge], str]) -> list[list[Edge]]:
 
 # Colour by a number: time, memory, parameters, or the result of a function.
 
-_FAR_APART = 50.0  # the ratio of values from which a scale is logarithmic
+_FAR_APART = 50.0  # a scale is logarithmic if its values differ by more than this factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def spine(graph: Graph, edges: Iterable[Edge]) -> set[tuple[str, str]]:
-    """The edges that are, at both ends, on the longest path; of equally long paths, the one that ran first."""
+    """Find edges on the longest path through both their nodes. Of equally long paths, the path that ran first counts."""
     forward = [edge for edge in edges if not edge.is_feedback]
     entering: dict[str, list[Edge]] = {}
     leaving: dict[str, list[Edge]] = {}
@@ -316,7 +316,7 @@ class _DrawingMaker:
         if edge.positions and text and not text.startswith("pass"):
             self.seen["positions"] = None
         source, target = self.ids[edge.source], self.ids[edge.target]
-        is_only = len(self.graph.edges_in[edge.target]) == 1  # an only edge pulls a branch towards the branch's beginning
+        is_only = len(self.graph.edges_in[edge.target]) == 1  # a single edge into a node pulls a branch towards its beginning
         weight = 100 if (edge.source, edge.target) in self.straight else 2 if is_only else 1
         is_backward = edge.is_feedback and int(source[1:]) > int(target[1:])
         own = self._overrides("edge", edge)
@@ -363,7 +363,7 @@ class _DrawingMaker:
             self.seen["reference"] = None
 
     def _order_constraints(self) -> Iterator[tuple[str, str]]:
-        """Pairs of nodes of which the second is placed after the first: outputs after the modules that make them."""
+        """Yield pairs of nodes, to place the second after the first: outputs after the modules that make them."""
         last = {key: self.ids[node.key] for node in self.graph.nodes for key in node.modules}
         for edge in self.graph.edges:
             source, target = self.graph.by_key[edge.source], self.graph.by_key[edge.target]
@@ -413,7 +413,7 @@ def _shape(node: Node) -> str:
 
 
 def _boxes_drawn(graph: Graph) -> set[str]:
-    """The modules that get a box: all except those with a single node that already names the module."""
+    """Return the modules that get a box: all modules except those whose only node already names the module."""
     inside: Counter[str] = Counter(key for node in graph.nodes for key in node.modules)
     alone = set()
     for node in graph.nodes:
@@ -424,7 +424,7 @@ def _boxes_drawn(graph: Graph) -> set[str]:
 
 
 def _counts(graph: Graph, folded: int) -> str:
-    """The first line below the title of a picture: counts of what the graph has."""
+    """Write the first line below the title of a picture: the numbers of operations and of parameters."""
     params = {param.name: param.numel for node in graph.nodes for param in node.params}
     facts = [plural(graph.num_operations + folded, "operation")]
     if params:

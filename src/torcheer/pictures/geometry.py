@@ -12,7 +12,7 @@ from typing import Any
 Point = tuple[float, float]
 Cell = tuple[int, int]  # (column, row) of a cell
 CELL = 60.0  # number of points; the cell size of the grid that finds neighbours
-_EDGE = 1e-6  # fraction of a cell; tolerance for a line that touches a cell, against rounding
+_EDGE = 1e-6  # a line crosses a cell if it comes this close to the cell, in fractions of a cell: it allows for rounding
 _TIP = 6.0  # number of points; the length of an arrowhead
 
 

@@ -86,7 +86,7 @@ def _run(command: list[str], source: str, limit: float) -> subprocess.CompletedP
 
 # A layout for another library to draw: positions of rectangles, curves and texts.
 
-LEAST = 5.0  # number of seconds that even the last and smallest view gets
+LEAST = 5.0  # even the last and smallest view gets at least this many seconds
 _LOOK = Look("#FFFFFF", "#000000")
 
 

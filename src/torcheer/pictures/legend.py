@@ -106,12 +106,12 @@ _WORDS = {
 }
 SAMPLE = (22.0, 12.0)  # size of a sample in points
 _ROW = 15.0
-_WIDER = 1.2  # factor by which a picture's font may be wider than Helvetica
+_WIDER = 1.2  # a picture's font may be this many times as wide as Helvetica
 _SHAPES = {"collapsed": "box3d", "buffer": "cylinder"}
 _ROUND = ("function output", "internal", "decision", "in place", "opaque", "failed")
 _COLUMN = 165.0  # width of a column in points
 _STEPS = 14
-_NOTE = 62  # number of characters in a line of a note; a wider head would pull the legend apart
+_NOTE = 62  # a line of a note has at most this many characters: a wider head would pull the legend apart
 
 
 def escape(text: str) -> str:

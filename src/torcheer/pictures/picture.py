@@ -29,9 +29,9 @@ from .wording import clean
 
 Target = str | os.PathLike[str] | IO[Any]  # a path or a file object
 FORMATS = {"svg": True, "png": False, "pdf": False, "dot": True}  # name of a format -> True if it is text
-_LONGEST = 16_000  # largest number of pixels per side of a PNG
-_AREA = 60e6  # largest number of pixels of a PNG
-SMALLEST_TEXT = 6.0  # points, in print
+_LONGEST = 16_000  # a side of a PNG has at most this many pixels
+_AREA = 60e6  # a PNG has at most this many pixels
+SMALLEST_TEXT = 6.0  # smaller text, in points, cannot be read in print
 _PRINTED = 300.0  # pixels per inch, if the picture has a width
 
 
@@ -171,7 +171,7 @@ def _made(tries: Iterable[View], title: str, options: PictureOptions) -> Picture
 
 
 def _for_print(graph: Graph, options: PictureOptions) -> Picture:
-    """The picture with most in it whose text can be read in print; if there is none, the one with the largest text."""
+    """Make the most detailed picture whose text can be read in print; if there is none, the picture with the largest text."""
     end = time.monotonic() + options.time_limit
     best: Picture | None = None
     for number, view in enumerate(views_for_print(graph, options)):

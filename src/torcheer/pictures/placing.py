@@ -15,7 +15,7 @@ from .legend import legend_height
 _GAP = 4.0
 
 
-_ARROWS, _RECTS = 16, 32  # limits per cell of the grid: a cell with more is crowded in any case
+_ARROWS, _RECTS = 16, 32  # a cell of the grid lists at most this many arrows and rectangles: it is crowded anyway
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class _Grid:
     rects: dict[Cell, list[Rect]] = field(default_factory=dict)
     # lines of arrows, by the number of the arrow
     lines: dict[Cell, dict[int, list[tuple[Point, Point]]]] = field(default_factory=dict)
-    full: dict[Cell, int] = field(default_factory=dict)  # full cells -> the column to continue with
+    full: dict[Cell, int] = field(default_factory=dict)  # full cell -> the next column that may have room
 
     def add_rect(self, rect: Rect) -> None:
         for cell in rect.cells():
@@ -44,7 +44,7 @@ class _Grid:
                 column = self._with_room(column + 1, row)
 
     def _with_room(self, column: int, row: int) -> int:
-        """The first column, from this one on, whose cell in the row has room for another line."""
+        """Find the first column, from `column` on, whose cell in this row has room for another line."""
         passed = []
         while (beyond := self.full.get((column, row))) is not None:
             passed.append(column)
@@ -54,7 +54,7 @@ class _Grid:
         return column
 
     def cost(self, rect: Rect, owner: int, cost: float, best: float, *, is_on_arrow: bool) -> float:
-        """The cost of a position: covered rectangles and crossing arrows. The sum stops beyond `best`."""
+        """Compute the cost of a position: covered rectangles and crossing arrows. Stops adding when the sum exceeds `best`."""
         own = 0.0 if is_on_arrow else 60.0
         crossed: set[int] = set()
         for cell in rect.cells():
@@ -158,7 +158,7 @@ class _Boxes:
 
 
 def _title_place(bounds: Rect, height: float, widths: list[float], grid: _Grid) -> tuple[Point, int]:
-    """The middle of a box's title, as far left as possible without crossing arrows, and how much it must be shortened."""
+    """Place a box's title as far left as no arrow crosses it. Returns its middle, and by how many steps it is shortened."""
     middle = bounds.high - height / 2 - 4
     band = Rect(bounds.left, middle - height / 2 - 1, bounds.right, middle + height / 2 + 1)
     taken = []
@@ -182,7 +182,7 @@ def _between(a: Point, b: Point, band: Rect) -> list[float]:
 
 
 def _free_place(left: float, right: float, width: float, taken: Iterable[tuple[float, float]]) -> tuple[float, bool]:
-    """The leftmost interval that is wide enough, and True; otherwise the start of the widest interval, and False."""
+    """Find the leftmost interval that is wide enough: (start, True). Without one: (start of the widest interval, False)."""
     best, best_room = left, -1.0
     here = left
     for start, end in (*sorted(taken), (right, right)):
@@ -200,11 +200,11 @@ def _text_size(text: str, size: float) -> Point:
     return 0.5625 * size * len(text) + 3, size + 1
 
 
-_CLEAR = 9.0  # number of points of an arrow that stay visible before a text on it
+_CLEAR = 9.0  # this many points of an arrow stay visible between its end and a text on it
 _DISTANCES = (13, 18, 24, 31, 40, 52, 68, 88, 112)  # numbers of points between a text and the head of its arrow
-_FURTHER = 24  # further distances that are tried for a text on a long arrow
+_FURTHER = 24  # about this many further distances are tried for a text on a long arrow
 _BESIDE = ((1, 2.5), (-1, 2.5), (1, 8.0), (-1, 8.0), (1, 18.0), (-1, 18.0))  # (side, points from the arrow)
-_CROWDED = 45.0  # the cost from which a text may leave its arrow
+_CROWDED = 45.0  # a text on its arrow may be put beside the arrow if its place costs more than this
 
 
 def _text_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_on_arrow: bool) -> Point:
@@ -218,7 +218,7 @@ def _text_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_o
 
 
 def _best_place(way: list[Point], size: Point, number: int, grid: _Grid, *, is_on_arrow: bool) -> tuple[Point, float]:
-    """The position of least cost, and the cost; infinite if the arrow is too short for a text on it."""
+    """Find the position of least cost, and return it with its cost. The cost is infinite if the arrow is too short."""
     width, height = size
     best, best_cost = way[-1], math.inf
     length = sum(math.dist(a, b) for a, b in pairwise(way))

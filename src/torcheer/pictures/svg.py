@@ -28,7 +28,7 @@ _STYLES = (
     "font-weight",
     "font-style",
 )
-_OPAQUE = ("fill-opacity", "1")  # the default
+_OPAQUE = ("fill-opacity", "1")  # the default in SVG, so it is left out
 _DROPPED = (
     "space",
     "id",
@@ -55,7 +55,7 @@ _KEPT = {
 }
 _NUMBER = re.compile(r"-?\d+\.\d+")
 _FONTS = 'Helvetica,Arial,"Liberation Sans","DejaVu Sans",sans-serif'
-_MARGIN = 3.0  # least number of points between text and the border of its node
+_MARGIN = 3.0  # between a text and the border of its node stay at least this many points
 Sides = tuple[float, float]
 
 

@@ -34,13 +34,13 @@ from ..graph import (
 from .options import PictureOptions
 from .wording import clean
 
-SMALL = 48  # a graph with up to this many nodes is not folded
+SMALL = 48  # a graph with at most this many nodes is not folded
 READABLE = 64
-SPARSE = 12  # a view with fewer nodes hides too much, unless the view before is far too large
+SPARSE = 12  # a view with fewer nodes hides too much, unless the next larger view is far too large
 LARGE = 200
-WHOLE = 600  # a graph without modules is drawn whole up to this many nodes
-_WRAPS = 0.75  # a model's only larger module is a wrapper if it has this fraction of the operations
-POSSIBLE = 3000  # nodes of the largest graph that is laid out at all
+WHOLE = 600  # a graph without modules is drawn whole if it has at most this many nodes
+_WRAPS = 0.75  # the only module with several operations is a wrapper if it has at least this fraction of the operations
+POSSIBLE = 3000  # a graph with more nodes is never laid out
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _distinct(found: Iterable[View]) -> Iterator[View]:
 
 
 def _merged_ends(graph: Graph) -> Graph:
-    """The graph with all inputs as one node, and all outputs."""
+    """Merge all inputs into one node, and all outputs into another node."""
     for kind in ("input", "output"):
         ends = [node for node in graph.nodes if node.kind == kind]
         if len(ends) > 1:
@@ -162,13 +162,13 @@ def _collapsed(graph: Graph, pick: object) -> Graph:
 
 
 def _to_depth(graph: Graph, depth: int) -> Graph:
-    """Modules at this depth as one node each; a module with a single operation stays that operation."""
+    """Draw each module at this depth as one node. A module with a single operation is drawn as this operation."""
     levels = _levels(unroll(graph))
     return collapse(graph, where=lambda box: levels.get(box.key) == depth)
 
 
 def _levels(graph: Graph) -> dict[str, int]:
-    """The depth of each module with several operations, from 1. A wrapper around nearly the whole model is not counted."""
+    """Return the depth of each module with several operations, from 1. A wrapper around nearly the whole model is skipped."""
     inside = Counter(key for node in graph.nodes for key in node.modules)
     larger: dict[str | None, list[ModuleBox]] = {}  # modules with several operations, by the module around them
     for box in graph.modules.values():
@@ -219,7 +219,7 @@ def _as_on_page(graph: Graph, options: PictureOptions) -> Iterator[View]:
     apart = {key for node in flat.nodes if node.structure is not None and node.kind != "module" for key in node.modules}
     closed = set(first_view(flat).closed) - apart
     inside = Counter(key for node in flat.nodes for key in node.modules)
-    folded = graph if options.fold_repeats is False else fold_repeats(graph)  # closed modules show less of what is equal
+    folded = graph if options.fold_repeats is False else fold_repeats(graph)  # closed modules hide some equal blocks
     shut = collapse(folded, where=lambda box: box.key in closed and inside[box.key] > 1)
     if len(shut.nodes) < len(graph.nodes):
         notes = ["Modules are open as the page opens; nesting_depth='all' opens everything."]

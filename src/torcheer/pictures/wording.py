@@ -72,14 +72,14 @@ def _weight(node: Node, graph: Graph, dims: int) -> tuple[int, ...] | None:
 
 
 def _size(value: Any) -> str:
-    """A size for all dimensions: a single number if they are equal."""
+    """Write the sizes of all dimensions; a single number if the sizes are equal."""
     if not isinstance(value, (tuple, list)):
         return str(value)
     return str(value[0]) if len(set(value)) == 1 else "×".join(map(str, value))
 
 
 def _sizes(value: Any, dims: int) -> str:
-    """A size, written for each dimension."""
+    """Write the size of each dimension. A single number counts for all dimensions."""
     each = list(value) if isinstance(value, (tuple, list)) else [value]
     return "×".join(map(str, each * dims if len(each) == 1 else each))
 
@@ -176,7 +176,7 @@ def _is_several(node: Node) -> bool:
 
 
 def _role(node: Node) -> str:
-    """The place of an input or output in the arguments or the result; for several, their common place:
+    """The position of an input or output in the arguments or the result; of several, the value that contains them all:
     `past_key_values.layers`.
     """
     return name_of_place(node.role) if _is_several(node) and "…" not in node.role else node.role
@@ -200,7 +200,7 @@ def _passes_text(node: Node, graph: Graph) -> str:
 
 
 def _address(node: Node, graph: Graph) -> str | None:
-    """The module that returned it, with the call number if there are several."""
+    """The module that returned the node's tensor, with the number of the call if the module was called several times."""
     if not node.exits:
         return None
     address, _, call = node.exits[0].rpartition(":")
@@ -341,7 +341,7 @@ def edge_text(edge: Edge, graph: Graph, *, is_short: bool = False) -> str:
 
 
 def _is_obvious(edge: Edge, graph: Graph) -> bool:
-    """True if an edge belongs to all passes, between a node that ran once and a node that ran several times."""
+    """True if an edge leads from or to a node that ran once, and belongs to all passes of the node at its other end."""
     source, target = graph.by_key[edge.source].passes, graph.by_key[edge.target].passes
     every = max(source, target, key=lambda passes: len(passes))
     may_be_all = not edge.is_feedback and 1 in (len(source), len(target)) and len(edge.passes) >= len(every)
@@ -364,7 +364,7 @@ def _position(edge: Edge, graph: Graph) -> str:
     arguments = graph.arguments_in[edge.target]
     short = []
     for place in sorted(edge.positions, key=_in_order):
-        if len(arguments) == 1:  # all in one list: torch.cat([a, b])
+        if len(arguments) == 1:  # all tensors are in one list: torch.cat([a, b])
             place = place[len(next(iter(arguments))) :] or place
         found = re.fullmatch(r"kwargs\[['\"](.*)['\"]\](.*)", place) or re.fullmatch(r"args\[(\d+)\](.*)", place)
         short.append(f"{found[1]}{found[2]}" if found else place)
@@ -372,7 +372,7 @@ def _position(edge: Edge, graph: Graph) -> str:
 
 
 def _in_order(place: str) -> list[tuple[int, str]]:
-    """Sorts `args[2]` before `args[10]`."""
+    """A sort key that puts `args[2]` before `args[10]`."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", place)]
 
 

@@ -1,4 +1,4 @@
-"""A layer over the whole run: as an animated GIF or WebP, or as a strip of frames in one PNG.
+"""Draws a layer over the whole run: as an animated GIF or WebP, or as a strip of frames in one PNG.
 
 Frames are painted pixel by pixel, with NumPy; Pillow only draws the letters. All frames share one palette made from the colour
 scale, so a value has the same colour in every frame: nothing is dithered, nothing is smoothed. A frame is a title, the step,
@@ -33,7 +33,7 @@ _GREYS = 16  # number of greys between ink and paper, for letters
 _PAPER = _RAMP + _GREYS - 1
 _NONFINITE = _RAMP + _GREYS
 
-_LARGEST = 80  # the largest number of pixels that one value takes, down or across
+_LARGEST = 80  # one value takes at most this many pixels, down and across
 _FLATTEST = 4  # a matrix is stretched until its longer side is at most this many times the shorter side
 _BAR = (200, 12)
 
@@ -69,7 +69,7 @@ class Letters:
         self._has_freetype = True
 
     def line(self, text: str, size: int) -> Array:
-        """A line of text; a letter that the font lacks is a question mark."""
+        """Draw a line of text. A letter that the font lacks is drawn as a question mark."""
         text = text.replace("−", "-").replace("×", "x")
         text = "".join(letter if letter.isascii() or letter in "·…" else "?" for letter in text)
         font = self._font(size)
@@ -80,7 +80,7 @@ class Letters:
         return np.asarray(image)
 
     def fitting(self, text: str, size: int, width: int) -> Array:
-        """A line of text of at most `width` pixels; if it is too long its beginning is cut off."""
+        """Draw a line of text of at most `width` pixels. The beginning of a longer text is cut off."""
         line = self.line(text, size)
         while line.shape[1] > width and len(text) > 2:
             text = "…" + text[2:]
@@ -115,12 +115,12 @@ class Paints:
             levels = np.array(image.quantize(palette=known, dither=import_pillow().Image.Dither.NONE))
         else:
             levels = scale.levels(mosaic.values, _RAMP)
-        levels[mosaic.gaps] = _PAPER  # gaps and values that are not finite have colours of their own in every palette
+        levels[mosaic.gaps] = _PAPER  # every palette has separate colours for gaps and for values that are not finite
         levels[mosaic.nonfinite] = _NONFINITE
         return levels
 
     def letters(self, greys: Array) -> Array:
-        """Letters, given as grey pixels, as pixels in these paints."""
+        """Convert letters, given as grey pixels, to pixels of this form."""
         if self.palette is not None:
             return (_RAMP + np.rint(greys / 255 * (_GREYS - 1))).astype(np.uint8)
         ink = np.array(INK) + (np.array(GAP) - INK) * (greys[..., None] / 255)
@@ -130,7 +130,7 @@ class Paints:
         return self.letters(np.full((height, width), 255))
 
     def bar(self, scale: ColorScale, width: int, height: int, is_color: bool) -> Array:
-        """The colours of a scale, from the lowest value to the highest; greys where pictures are in colour themselves."""
+        """Draw the colours of a scale, from the lowest value to the highest. Draws greys if the pictures are in colour."""
         if is_color:
             return self.letters(np.tile(np.linspace(0, 255, width), (height, 1)))
         levels = np.rint(np.linspace(0, _RAMP - 1, width)).astype(np.uint8)
@@ -146,12 +146,12 @@ class Paints:
 
 
 def scale_paints(scale: ColorScale) -> Paints:
-    """A palette: the colours of a scale, greys for letters, the colour of values that are not finite."""
+    """Make a palette of the colours of a scale, greys for letters, and a colour for values that are not finite."""
     return Paints(_palette(scale.colors(_RAMP)))
 
 
 def quantised_paints(pictures: list[Array]) -> Paints:
-    """The palette that fits pictures in red, green and blue best."""
+    """Make the palette that fits pictures in red, green and blue best."""
     pillow = import_pillow()
     image = pillow.Image.fromarray(np.concatenate([picture.reshape(1, -1, 3) for picture in pictures], axis=1))
     found = image.quantize(_RAMP, method=pillow.Image.Quantize.MAXCOVERAGE).getpalette()[: _RAMP * 3]
@@ -221,7 +221,7 @@ def step_words(shot: Shot) -> str:
 
 
 def zoom_of(mosaic: Mosaic, wanted: int, tile: int | None) -> tuple[int, int]:
-    """The whole factors, down and across, that enlarge a picture, or with `tile` its tiles, to about the wanted size."""
+    """Return whole factors (down, across): they enlarge a picture to about `wanted` pixels, or each tile to about `tile`."""
     if tile is not None:
         across = mosaic.tiles[0].width if mosaic.tiles else 1
         return (max(1, round(tile / across)),) * 2
@@ -230,7 +230,7 @@ def zoom_of(mosaic: Mosaic, wanted: int, tile: int | None) -> tuple[int, int]:
 
 
 def stretched(mosaic: Mosaic, factor: int) -> tuple[int, int]:
-    """`factor` as a pair (down, across), in which the shorter side of a very flat matrix has a larger factor."""
+    """Return `factor` as a pair (down, across). The shorter side of a very flat matrix gets a larger factor."""
     if mosaic.form != "matrix":
         return factor, factor
     down = factor * mosaic.width // (_FLATTEST * mosaic.height)
@@ -275,7 +275,7 @@ def _gif_header(frame: Array, palette: Array) -> bytes:
 
 
 def _changed(before: Array, frame: Array) -> tuple[int, int, int, int]:
-    """The smallest box in which two frames differ: top, bottom, left, right; one pixel if they are equal."""
+    """Return the smallest box around all pixels that differ: top, bottom, left, right. For equal frames: one pixel."""
     if before is None:
         return 0, frame.shape[0], 0, frame.shape[1]
     differs = before != frame
@@ -317,10 +317,10 @@ def _reel(frame_at: Callable[[int], Array], count: int, paints: Paints) -> Any:
 _FRAME = 600  # the approximate number of pixels of a picture's longer side
 _STRIP_FRAME = 260
 _FRAMES = 120  # the default number of frames of an animation
-_LASTS = 12  # the default number of seconds that an animation lasts
+_LASTS = 12  # by default an animation lasts about this many seconds
 _SLOW, _FAST = 4, 15  # the least and the largest default number of frames per second
 _FASTEST = 50.0  # frames per second; viewers slow down anything faster
-_SAMPLES = 16  # number of pictures in colour that the palette is made from
+_SAMPLES = 16  # the palette for pictures in colour is made from about this many of them
 _SCALE_WORDS = {"run": "scale of the run", "frame": "scale of each step"}
 
 
@@ -510,7 +510,7 @@ def _strip(reel: _Reel) -> Array:
 
 
 def _caption(shot: Shot, scale: str) -> str:
-    """The step, and the frame's own scale if each frame has one."""
+    """Write the step. If each frame has its own colour scale, also write the values at the ends of the frame's scale."""
     return step_words(shot) + (f" ({number(shot.scale.low)} … {number(shot.scale.high)})" if scale == "frame" else "")
 
 

@@ -22,7 +22,7 @@ def source_of(entry: Entry) -> str:
 
 
 def kept_of(entry: Entry, mosaic: Mosaic | None = None) -> str:
-    """How much of the tensor is kept, or shown by a mosaic: `16 of 64 filters, 3 of 3 input channels`."""
+    """Say how much of the tensor is kept; with `mosaic`, how much is shown: `16 of 64 filters, 3 of 3 input channels`."""
     if mosaic is not None and mosaic.is_empty:
         return "the tensor is empty"
     row, column = axes_of(entry)
@@ -91,7 +91,7 @@ def statistics_in_words(entry: Entry) -> list[str]:
 
 
 def nonfinite_in_words(entry: Entry) -> str:
-    """How many values are not finite: `3 NaN, 1 infinite, of 600 values`; empty if all values are finite."""
+    """Say how many values are not finite: `3 NaN, 1 infinite, of 600 values`. Empty if all values are finite."""
     found = entry.statistics
     said = [f"{count:,} {word}" for count, word in ((found.nan, "NaN"), (found.inf, "infinite")) if count]
     return f"{', '.join(said)}, of {found.count:,} values" if said else ""

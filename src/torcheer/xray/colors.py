@@ -24,7 +24,7 @@ _GRADIENTS = ("grad", "layer_grad")
 
 GAP = (255, 255, 255)
 INK = (22, 24, 29)
-FAINT_SHARE = 0.1  # the fraction of the scale that values must reach to be visible
+FAINT_SHARE = 0.1  # colours of a picture are faint if no value reaches this fraction of the scale's end
 NUM_COLORS = 255  # odd, so that zero has a colour of its own in the middle of the scale with both signs
 
 
@@ -104,7 +104,7 @@ def as_fractions(color: tuple[int, int, int]) -> tuple[float, ...]:
 
 
 def share_reached(mosaic: Mosaic, scale: ColorScale) -> float:
-    """The largest magnitude of the values, divided by the end of the scale."""
+    """Divide the largest magnitude of the values by the end of the scale."""
     known = mosaic.values[np.isfinite(mosaic.values)].astype(np.float64)
     return float(abs(known).max() / scale.high) if known.size else 0.0
 

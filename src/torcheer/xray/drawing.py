@@ -1,4 +1,4 @@
-"""Draws figures behind the training, in a process of its own: Matplotlib takes seconds, and knows nothing of threads.
+"""Draws figures while the training goes on, in a separate process: Matplotlib takes seconds and is not safe in threads.
 
 `concurrent.futures.ProcessPoolExecutor` cannot do it. A process that it spawns imports the user's script, and a script without
 `if __name__ == "__main__"` would train again; forking is not safe where CUDA or threads run; and at the end of the program the
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 Answer = tuple[dict[str, Any], bytes]  # facts about a figure, and its PNG if a notebook shows it
 
-_LIMIT = 300.0  # number of seconds that a figure may take
-_LEAVE = 5.0  # number of seconds until a process that has nothing to do has ended
+_LIMIT = 300.0  # number of seconds to wait for a figure; then the process that draws is killed
+_LEAVE = 5.0  # number of seconds to wait for the process that draws to end
 _MOST_WAITING = 8  # number of waiting figures; if more wait, the oldest are left out
 
 
@@ -249,13 +249,13 @@ weakref.finalize(Desk, lambda: desk().close())
 # Drawer: shows the last snapshot of a run again and again, without keeping the training waiting.
 
 _Soon = Callable[[Callable[[], None]], None]
-_PATIENCE = 60.0  # number of seconds that a use of the figure waits until the figure is shown
-_LONGEST = 900.0  # number of seconds for the snapshot to be written and the figures before it to be drawn
+_PATIENCE = 60.0  # code that uses the figure waits at most this many seconds until the figure is shown
+_LONGEST = 900.0  # `Drawing.wait` waits at most this many seconds by default
 _PLACE = "last"  # the name of the place in a notebook where the figure is shown
 
 
 class Drawing:
-    """A figure of a snapshot that is being drawn behind the training.
+    """A figure of a snapshot that another process draws while the training goes on.
 
     It can be used as a Matplotlib figure (`savefig`, `axes`, …). That waits until the figure is shown, a minute at most, and
     draws it again in this process.

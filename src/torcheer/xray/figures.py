@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_LARGEST = 100  # the largest number of pixels that one value takes
+_LARGEST = 100  # one value takes at most this many pixels, down and across
 _FLATTEST = 4.0  # a matrix is stretched until its longer side is at most this many times the shorter side
 _STRIDES: list[int] = [base * 10**power for power in range(6) for base in (1, 2, 5)]
 
@@ -168,7 +168,7 @@ def _zoom(mosaic: Mosaic, width: float, height: float) -> tuple[float, float]:
 
 
 def _even(zoom: float) -> float:
-    """The next smaller zoom at which all pixels have nearly the same size."""
+    """Round a zoom down to a zoom at which all pixels have nearly the same size."""
     if zoom >= 3:
         return float(math.floor(zoom))
     return math.floor(zoom * 2) / 2 if zoom >= 1 else zoom
@@ -194,7 +194,7 @@ def _has_margin(mosaic: Mosaic, tile: Tile, across: float, size: float) -> bool:
 
 
 def _thin_rows(rows: list[tuple[float, float, str]], size: float) -> list[tuple[float, float, str]]:
-    """Every n-th row, so that their numbers do not touch; the same rows in every block."""
+    """Return every n-th row, so that the numbers beside the picture do not touch. Every block keeps the same rows."""
     tops = sorted({top for top, *_ in rows})
     if len(tops) < 2:
         return rows
@@ -203,7 +203,7 @@ def _thin_rows(rows: list[tuple[float, float, str]], size: float) -> list[tuple[
 
 
 def _thin_columns(columns: list[tuple[float, str]], size: float) -> list[tuple[float, str]]:
-    """Every n-th column, so that their numbers do not touch, counted from the first of each block."""
+    """Return every n-th column, counted from the first column of each block, so that the numbers do not touch."""
     if len(columns) < 2:
         return columns
     widest = max(text_width(text, size) for _, text in columns)
@@ -260,9 +260,9 @@ _MARGIN = 40.0
 _NARROWEST = 1000.0
 _CELL = (460.0, 390.0)  # size of a picture in pixels
 _SPACE = 44.0  # number of pixels between pictures
-_MOST_PICTURES = 24  # number of pictures that a figure shows if no layers are given
-_LAYERS_ASKED = 40  # number of layers that a figure may show if the user names them
-_FILLED = 0.5  # the least fraction of a table's cells that are filled; below it, pictures stand side by side
+_MOST_PICTURES = 24  # a figure shows at most this many pictures if no layers are given
+_LAYERS_ASKED = 40  # the user may name at most this many layers for a figure
+_FILLED = 0.5  # if less than this fraction of a table's cells has a picture, pictures stand side by side instead
 _ACROSS = 4  # number of pictures side by side
 
 
@@ -331,7 +331,7 @@ def _side_by_side(cells: dict[tuple[str, Kind], _Cell]) -> list[_Row]:
 
 
 def _scale_words(kinds: list[Kind], scale: ScaleName | None) -> list[str]:
-    """The meaning of the colours: one sentence, or one for each kind if kinds differ."""
+    """Say what the colours mean: in one sentence, or in one sentence for each kind if kinds have different scales."""
     by_scale: dict[str, list[str]] = {}
     for kind in kinds:
         by_scale.setdefault(SCALE_WORDS[chosen_scale(kind, scale)], []).append(WORDS[kind])
@@ -362,7 +362,7 @@ def _chosen(run: Run, snapshot: Snapshot, layers: Sequence[str] | None) -> tuple
 
 
 def check_layers(layers: Sequence[str], known: Sequence[str] | None = None) -> list[str]:
-    """The layers of a figure, each once. Raises InvalidArgument for none, too many, or a layer that is not known."""
+    """Return the layers of a figure, each once. Raises InvalidArgument for no layer, too many layers or an unknown layer."""
     if isinstance(layers, str):
         raise InvalidArgument(f"layers is a list of names; got the text {layers!r}: give [{layers!r}].")
     asked = list(dict.fromkeys(layers))
@@ -408,7 +408,7 @@ def _overview(run: Run, snapshot: Snapshot, rows: list[_Row], remarks: list[str]
 
 
 def _columns(rows: list[_Row]) -> tuple[list[float], float]:
-    """Where the pictures of each column begin, so that columns line up; and the width of the figure."""
+    """Return the left edge of each column of pictures, and the width of the figure."""
     lefts: list[float] = []
     left = _MARGIN
     for column in range(max(len(row.cells) for row in rows)):
@@ -494,7 +494,7 @@ class Displays:
         self._ids: dict[tuple[str, int], str] = {}
 
     def place(self, name: str) -> tuple[bool, str | None]:
-        """True if the place is new; and the id of the place where this cell shows a figure, None outside a notebook."""
+        """Returns whether the place is new, and the id of the place of the cell's figure. Outside a notebook: (False, None)."""
         shell = notebook()
         if shell is None:
             return False, None
@@ -522,7 +522,7 @@ class Displays:
 
 
 def write_figure(path: Path, png: bytes) -> None:
-    """Write a picture into the folder of a run. If that folder is a link, no file there is replaced: it may be of others."""
+    """Write a picture into the folder of a run. If the folder is a link, no file is replaced: others may own the files."""
     if os.path.lexists(path) and is_link(path.parent):
         raise NotWritten(
             f"{path} is there already, and {path.parent} is a link, behind which nothing is replaced. Move that file away, or "

@@ -16,18 +16,18 @@ from ..pictures import clean
 from .records import SNAPSHOTS_TO_BE_DEAD, WORDS
 from .series import SUMMARY, Series
 
-Array = Any  # of NumPy, whose types are not followed
+Array = Any  # a NumPy array; NumPy's types are not followed
 
-DEAD = 0.25  # of the units of a layer: a finding, if no other part is asked for
-_FAR_APART = 1e4  # the gradients of two layers
-_TINY_UPDATE = 1e-6  # of the weight, at a step of the optimizer
+DEAD = 0.25  # by default, dead units are a finding from this fraction of a layer's units
+_FAR_APART = 1e4  # a finding if the gradient norms of two layers differ by more than this factor
+_TINY_UPDATE = 1e-6  # limits of an ordinary update ratio: how far a step moves the weight, divided by its norm
 _HUGE_UPDATE = 0.1
-_JUMP = 10.0  # times the usual update of the snapshots before
-_ABOVE_ALL = 3.0  # times the largest of them
-_BEFORE = 8  # how many snapshots before are looked at
+_JUMP = 10.0  # a jump is an update of at least this many times the median of the updates before
+_ABOVE_ALL = 3.0  # and of at least this many times the largest of the updates before
+_BEFORE = 8  # a jump is judged by at most this many earlier updates
 _FEWEST_BEFORE = 3
-_HEALTHY_UPDATE = 1e-3  # a smaller update is no jump, whatever was before
-_LONGEST = 32  # characters of a layer's name
+_HEALTHY_UPDATE = 1e-3  # a smaller update ratio is never a jump
+_LONGEST = 32  # largest number of characters of a layer's name in a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ def check_part(dead: float) -> None:
 
 
 def find_at(table: Sequence[Series], steps: Sequence[int], at: int | None = None, *, dead: float = DEAD) -> list[Finding]:
-    """What stands out at a snapshot, by default the last; a "fine" finding if nothing does.
+    """Find what stands out at a snapshot, by default the last snapshot. If nothing does, returns one "fine" finding.
 
-    Only this snapshot and those before it are looked at. `dead` is the part of a layer's units from which dead units are
+    Reads only this snapshot and earlier snapshots. `dead` is the fraction of a layer's units from which dead units are
     a finding.
     """
     at = len(steps) - 1 if at is None else at
@@ -64,7 +64,7 @@ def find_at(table: Sequence[Series], steps: Sequence[int], at: int | None = None
 def find_all(
     table: Sequence[Series], steps: Sequence[int], last: int | None = None, *, dead: float = DEAD, is_thinned: bool = False
 ) -> list[Finding]:
-    """Everything that stood out at any snapshot up to `last`, also what has ended since; a "fine" finding if nothing did.
+    """Find everything that stood out at any snapshot up to `last`. If nothing did, returns one "fine" finding.
 
     `is_thinned` says that the run has more snapshots than `steps`.
     """
@@ -103,9 +103,9 @@ def _nonfinite(table: Sequence[Series], steps: Sequence[int], last: int) -> Iter
 
 
 def _dead(table: Sequence[Series], steps: Sequence[int], last: int, least: float, silent: int) -> Iterator[Finding]:
-    """Stretches of the run in which many units of a layer are dead. Layers whose stretches are equal are told together.
+    """Find stretches of the run in which many units of a layer are dead. Layers with equal stretches share one finding.
 
-    A unit that is dead at a snapshot was silent in so many snapshots, this one included.
+    A unit is dead at a snapshot if it was silent in that snapshot and the `silent` - 1 snapshots before.
     """
     stretches: dict[tuple[int, int], list[tuple[Series, Array]]] = {}
     for series in _one_per_layer(table):
@@ -128,7 +128,7 @@ def _dead(table: Sequence[Series], steps: Sequence[int], last: int, least: float
 
 
 def _parts_dead(series: Series, last: int) -> Array:
-    """The part of the units that are dead at each snapshot; NaN where that is not known, as where values are not finite."""
+    """Return the fraction of dead units at each snapshot. NaN if it is unknown, or if a value of the layer is not finite."""
     units, dead = series.row("units")[: last + 1], series.row("dead")[: last + 1]
     parts = np.full(last + 1, math.nan)
     known = (units > 0) & ~np.isnan(dead) & ~(series.nonfinite[: last + 1] > 0)
@@ -137,7 +137,7 @@ def _parts_dead(series: Series, last: int) -> Array:
 
 
 def _stretches(holds: Array, known: Array, last: int) -> Iterator[tuple[int, int]]:
-    """The first and the last snapshot of each stretch in which something holds. What held goes on where nothing is known."""
+    """Yield the first and the last snapshot of each stretch in which `holds` is True. Unknown snapshots do not end it."""
     first, end = None, last
     for at in np.flatnonzero(known).tolist():
         if holds[at]:
@@ -154,7 +154,7 @@ def _stretches(holds: Array, known: Array, last: int) -> Iterator[tuple[int, int
 
 
 def _vanishing(table: Sequence[Series], steps: Sequence[int], last: int) -> Iterator[Finding]:
-    """Stretches in which the gradients of two layers are far apart. Snapshots without finite gradients do not count."""
+    """Find stretches in which the gradients of two layers are far apart. Skips snapshots without finite gradients."""
     kind, field = (SUMMARY, "grad_norm") if any(one.kind == SUMMARY for one in table) else ("grad", "norm")
     gradients = [series for series in table if series.kind == kind]
     if len(gradients) < 2:
@@ -178,7 +178,7 @@ def _vanishing(table: Sequence[Series], steps: Sequence[int], last: int) -> Iter
 
 
 def _odd_updates(table: Sequence[Series], last: int) -> Iterator[Finding]:
-    """Layers whose median update over the run is tiny or huge."""
+    """Find layers whose median update over the run is tiny or huge."""
 
     def said(layers: list[_Ranked], word: str, one: _Ranked) -> Finding:
         more = f" and {plural(len(layers) - 1, 'other layer')}" if len(layers) > 1 else ""
@@ -197,7 +197,7 @@ def _odd_updates(table: Sequence[Series], last: int) -> Iterator[Finding]:
 
 
 def _jumps(table: Sequence[Series], steps: Sequence[int], last: int) -> Iterator[Finding]:
-    """Snapshots at which an update is many times as large as those before. A jump is said of every later snapshot, too."""
+    """Find snapshots at which an update is many times as large as earlier updates. The finding holds to the last snapshot."""
     jumps: dict[int, list[tuple[float, Series, float, float]]] = {}
     for series in _one_per_layer(table):
         ratios = series.row("update_ratio")[: last + 1]
@@ -225,7 +225,7 @@ class _Ranked(NamedTuple):
 
 
 def _ranked(values: Iterable[tuple[Series, float]]) -> list[_Ranked]:
-    """The series whose value is known, sorted by value, the smallest first."""
+    """Sort series by value, the smallest first. Series whose value is NaN are left out."""
     return sorted((_Ranked(*one) for one in values if not math.isnan(one[1])), key=lambda one: one.value)
 
 
@@ -247,7 +247,7 @@ def _name(series: Series) -> str:
 
 
 def _percent(part: float) -> str:
-    """A part of one: `62 %`, `93.5 %`."""
+    """A fraction as text: `62 %`, `93.5 %`."""
     if 0.999 < part < 1:
         return "> 99.9 %"
     return f"{_rounded(100 * part, 3 if part > 0.9 else 2)} %"

@@ -84,9 +84,9 @@ ASKED: tuple[str, ...] = ("weight", "layer", "activation", "attention", "grad")
 # Class names of modules that are activation functions. A function is recognised by its category.
 _ACTIVATION_CLASS = re.compile(r"(relu|elu|gelu|silu|swish|mish|tanh|sigmoid|softmax|softplus|activation|glu)", re.IGNORECASE)
 _CORES = groups.CONVOLUTIONS | groups.LINEAR | groups.INPUTS_FIRST
-_REACH = 12  # the largest number of operations that a search goes through
-_PASSES = 4  # the number of passes of a layer that are watched by default
-MOST_WATCHED = 256  # the largest number of tensors that one key may mean
+_REACH = 12  # a search goes at most this many operations away from its start
+_PASSES = 4  # by default at most this many passes of a layer are watched
+MOST_WATCHED = 256  # one key may mean at most this many tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def parse_layers(layers: Any, history: ModelHistory) -> list[Watch]:
 
 
 def _patterns_inside(history: ModelHistory, name: str) -> list[str]:
-    """The names of the attention operations in a module with several, because a watch has one pattern; else empty."""
+    """If a module contains several attention operations, return their names: a watch has only one pattern. Else empty."""
     call, _ = _locate(history, name)
     found = attentions(call.operations) if call is not None else []
     return [one for _, one, _ in _named(history, [(one, frozenset()) for one in found])] if len(found) > 1 else []
@@ -177,7 +177,7 @@ def _kinds(name: Any, kinds: Any) -> frozenset[str]:
 
 
 def default_watches(history: ModelHistory) -> list[Watch]:
-    """The layers to watch by default: convolutions (output, activation), fully connected layers (activation, or output if no
+    """Return the default watches: convolutions (output, activation), fully connected layers (activation, or output if no
     activation function follows), attention (pattern), recurrent layers (output).
 
     A module that is one attention, with its projections, is watched by its output and its pattern. Of a layer that runs several
@@ -364,7 +364,7 @@ def _activation_module(operation: Operation, output: Operation) -> Operation | N
 
 
 def dimensions_of(core: Operation | None, tensor: Operation | None) -> int:
-    """The number of spatial dimensions of a convolution's maps, 2 for pictures; 0 for others, or if channels moved."""
+    """Return the number of spatial dimensions of a convolution's maps: 2 for pictures; 0 for others, or if channels moved."""
     if core is None or tensor is None or not _is_in(core, groups.CONVOLUTIONS):
         return 0
     digit = re.search(r"\d", core.layer_type)
@@ -381,7 +381,7 @@ def has_inputs_first(core: Operation | None, weight: str) -> bool:
 
 
 def tensor_of(model: torch.nn.Module, name: str) -> Tensor | None:
-    """A parameter of a model by its name; None if the model has no such parameter (any more)."""
+    """Find a parameter of a model by its name. None if the model has no such parameter, or no longer has it."""
     address, _, attribute = name.rpartition(".")
     try:
         found = getattr(model.get_submodule(address), attribute)

@@ -23,7 +23,7 @@ Pairs = dict[str, tuple[Tensor, Tensor]]  # layer -> its values before and after
 
 
 class UpdateWatcher:
-    """Copies the watched weights, and samples of all weights, before and after the step that the next snapshot may follow.
+    """Copies the watched weights, and samples of all weights, before and after an optimizer step that a snapshot may follow.
 
     The number of completed steps between the last two snapshots says which step the next one is likely to follow. A snapshot
     may be taken inside a step: Lightning runs the backward pass there. Weights that this optimizer does not move are left out.
@@ -55,7 +55,7 @@ class UpdateWatcher:
         ]
 
     def take(self) -> tuple[Pairs, Pairs]:
-        """Watched weights, and samples, before and after the last completed step; empty if this step was not measured."""
+        """Return watched weights, and samples, before and after the last completed step. Empty if the step was not measured."""
         found, self._measured = self._measured, ({}, {})
         if self._since:
             self._distance, self._since = self._since, 0
@@ -107,7 +107,7 @@ class Measuring:
         self._model = model
         self._gradients = gradients  # parameter name -> its gradient, from a backward pass of the probe
         self._loss = loss  # the text for the loss of the probe's backward pass
-        self._said = said  # notes about the gradients of the user's own backward pass
+        self._said = said  # notes that describe the gradients of the user's own backward pass
         self._said_of_outputs = said_of_outputs
 
     def measure(self, found: Found) -> None:
@@ -230,13 +230,13 @@ class Summariser:
         return found
 
     def _now(self) -> tuple[dict[str, Tensor], dict[str, list[str]]]:
-        """The parameters by name; and for each layer, the names of the parameters that it still has."""
+        """Return the parameters by name, and for each layer the names of those parameters that the model still has."""
         named = self._model.named_parameters(remove_duplicate=False)
         known: dict[str, Tensor] = {name: one for name, one in named if not is_lazy(one)}
         return known, {layer: [name for name in names if name in known] for layer, names in self._layers.items()}
 
     def _activation(self, layer: str, history: ModelHistory) -> Measured | None:
-        """The result of the activation function behind a layer, if it is the same function as in the first pass."""
+        """Find the result of the activation function after a layer. None if it is another function than in the first pass."""
         label, layer_type = self._activations.get(layer, ("", ""))
         if not label:
             return None
@@ -269,7 +269,7 @@ def _activations(looked: ModelHistory, layers: Iterable[str]) -> dict[str, tuple
 
 
 def _norms(tensors: dict[str, Tensor]) -> dict[str, tuple[float, int]]:
-    """Maps names to the norm of finite values (NaN if there are none) and the number of others. Waits once per device."""
+    """Map names to the norm of finite values (NaN without any) and the number of nonfinite values. Waits once per device."""
     by_device: dict[torch.device, dict[str, Tensor]] = {}
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -300,7 +300,7 @@ def _values(tensor: Tensor) -> Tensor:
 
 
 def _sample(parameters: list[Tensor]) -> Tensor:
-    """Values at positions spread over the parameters, the same positions every time."""
+    """Copy the values at positions spread over the parameters. The positions are the same in every call."""
     parts = []
     for one in parameters:
         flat = _values(one).reshape(-1) if one.numel() <= _SAMPLE or one.is_complex() else one.detach().reshape(-1)
@@ -310,7 +310,7 @@ def _sample(parameters: list[Tensor]) -> Tensor:
 
 
 def _stride(parameter: Tensor) -> int:
-    """The distance between sampled values, chosen so that they do not all come from the same columns."""
+    """Choose the distance between sampled values, so that the values do not all come from the same columns."""
     stride = -(-parameter.numel() // _SAMPLE) or 1
     while stride > 1 and math.gcd(stride, parameter.shape[-1]) > 1:
         stride += 1

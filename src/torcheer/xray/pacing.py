@@ -59,7 +59,7 @@ class Pace:
                 self.drawing += seconds
 
     def _has_room(self, seconds: float) -> bool:
-        """True if the time spent so far, the waiting figures and these seconds together stay within the budget."""
+        """True if the time spent, the estimated time of waiting figures, and `seconds` together stay within the budget."""
         assert self.budget is not None
         spent = self.spent + self.drawing + self._waiting * self._last_drawing
         return spent + seconds <= self.budget * (perf_counter() - self._began)

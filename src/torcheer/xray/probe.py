@@ -76,7 +76,7 @@ class Probe:
 
 
 def _as_handed(output: Any, history: ModelHistory) -> Any:
-    """The output of the model, made of the history's tensors: a buffer that the model returned is restored after the pass."""
+    """Rebuild the model's output from the history's tensors: a buffer that the model returned is restored after the pass."""
     tensors, handed = tensors_in(output), [one.tensor_contents for one in history.outputs]
     if len(tensors) != len(handed) or all(map(is_, tensors, handed)):
         return output
@@ -106,7 +106,7 @@ def _mode(model: Module, training: bool) -> Iterator[None]:
 
 
 def as_arguments(given: Any, model: Module, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and named arguments from an input, or made, always the same, from sizes."""
+    """Make positional and named arguments from an input, or from sizes. The same sizes always give the same arguments."""
     if inputs.is_shape(given, 1):
         return (_made([given], model, seed)[0],), {}
     if isinstance(given, list) and given and all(inputs.is_shape(size, 1) for size in given):

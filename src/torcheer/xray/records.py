@@ -25,7 +25,7 @@ class Failure(NamedTuple):
 
 
 def tell(message: str, stacklevel: int = 2) -> None:
-    """Warn; where warnings are errors (`python -W error`), say it on stderr instead, since an error would end the training."""
+    """Warn. If warnings are errors (`python -W error`), print to stderr instead, because an error would end the training."""
     try:
         warnings.warn(f"Xray: {message}", SnapshotLost, stacklevel=stacklevel + 1)
     except SnapshotLost as told:
@@ -34,9 +34,9 @@ def tell(message: str, stacklevel: int = 2) -> None:
 
 
 VERSION = 1
-SNAPSHOTS_TO_BE_DEAD = 3  # in which a unit was never above zero
-_MOST_CHOSEN = 1 << 20  # rows and columns of all entries of one snapshot
-_LARGEST = 1 << 62  # of a number or a step: one more is a number that tables hold, too
+SNAPSHOTS_TO_BE_DEAD = 3  # a unit is dead if it was not above zero in this many snapshots in a row
+_MOST_CHOSEN = 1 << 20  # a snapshot is read if its entries have at most this many rows and columns together
+_LARGEST = 1 << 62  # numbers of snapshots and steps must be smaller, so that they fit the int64 columns of a table
 
 Kind = Literal["weight", "layer", "activation", "attention", "grad", "layer_grad"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -174,7 +174,7 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
 def snapshot_from_json(found: Any, *, in_outline: bool = False) -> Snapshot:
     """Read a snapshot. Raises ValueError, with the reason, if the JSON is not a snapshot.
 
-    In outline, its entries have no rows and columns: a short text may describe a million of them.
+    With `in_outline`, entries are read without rows and columns: a short text may stand for a million of them.
     """
     if not isinstance(found, dict) or found.get("version") != VERSION:
         raise ValueError(f"not a snapshot of version {VERSION}")
@@ -203,7 +203,7 @@ def snapshot_from_json(found: Any, *, in_outline: bool = False) -> Snapshot:
 
 
 def _chosen(found: dict[str, Any]) -> tuple[list[int] | int | None, list[int] | int | None]:
-    """The rows and columns of an entry, in their JSON form. Raises ValueError for a number beyond the shape of the tensor."""
+    """Return an entry's rows and columns in their JSON form. Raises ValueError if one lies outside the tensor."""
     shape = reader(tuple[int, ...])(found.get("shape"))
     totals = reader(tuple[int, int] | None)(found.get("totals")) or (math.prod(shape),) * 2
     rows, columns = (_checked(found.get(name), most) for name, most in zip(("rows", "columns"), totals, strict=True))

@@ -34,9 +34,9 @@ Array = Any  # a NumPy array; NumPy's types are not followed
 
 LEVELS = 252
 NEGATIVE, POSITIVE, NAN = 253, 254, 255
-OUTLIERS = 3.0  # values further from zero than this many times the usual range are clipped
-_CHUNK = 2_000_000  # number of codes that are unpacked together
-_AROUND_BLOCK = 64  # number of bytes around a block
+OUTLIERS = 3.0  # values are clipped if they are further from zero than this many times the usual range
+_CHUNK = 2_000_000  # frames are packed together up to this many codes
+_AROUND_BLOCK = 64  # number of bytes that a page adds around each block
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Album:
 
 
 def _thinned(frame: Frame, stride: int) -> Frame:
-    """Every n-th pixel of feature maps, every n-th filter, or every n-th row and column of a matrix."""
+    """Keep every n-th pixel of feature maps, every n-th filter, or every n-th row and column of a matrix."""
     if stride == 1:
         return frame
     codes = frame.codes[::stride] if frame.codes.ndim == 4 else frame.codes[..., ::stride, ::stride]
@@ -122,7 +122,7 @@ def _thinned(frame: Frame, stride: int) -> Frame:
 
 
 def quantise(values: np.ndarray[Any, Any], entry: Entry) -> Frame | None:
-    """Values as codes of 8 bits; None if there are no values."""
+    """Convert values to codes of 8 bits. Returns None if there are no values."""
     if not values.size:
         return None
     values = values.astype(np.float64)  # the difference between two values of float32 may be too large for float32
@@ -176,8 +176,8 @@ def _short(value: float) -> float:
 MAX_BYTES = 20 * 2**20
 MOST_SNAPSHOTS = 2000  # more snapshots than a screen has columns of pixels would not be seen
 _STRIDES = (1, 2, 4, 8)
-_ENOUGH = 12  # number of steps with pictures that are enough: with fewer, pictures are thinned
-_SLACK = 100  # number of bytes by which the facts may grow
+_ENOUGH = 12  # pictures are thinned if fewer than this many steps fit
+_SLACK = 100  # number of bytes left free, because the text of the facts may still grow
 _TRIES = 5
 _WORTH_IT = 1.05  # another try is made only if it may fit this many times more steps
 _MOST_CODES = 256_000_000  # largest number of codes of all pictures together, unpacked
@@ -247,7 +247,7 @@ def write_report(
 
 
 def _fitting(content: _Content, taken: int, bar: Progress) -> Pictures:
-    """The pictures of as many steps as there is room for. If a dozen steps do not fit, pictures are thinned."""
+    """Pack the pictures of as many steps as fit. If a dozen steps do not fit, pictures are thinned."""
     room = content.max_bytes - taken - _SLACK
     album = Album(content.run, content.snapshots, content.numbers.pictured)
     count = len(content.snapshots)
@@ -264,7 +264,7 @@ def _fitting(content: _Content, taken: int, bar: Progress) -> Pictures:
 
 
 def _as_many(album: Album, count: int, room: int, fits: Pictures, bar: Progress) -> Pictures:
-    """The pictures of about as many steps as fit. Each try packs the pictures of all its steps."""
+    """Find about the largest number of steps whose pictures fit. Each try packs the pictures of all its steps."""
     most = min(count, len(fits.steps) * _MOST_CODES // max(fits.codes, 1))
     guess = int(len(fits.steps) * 1.25 * room / max(fits.size, 1))  # steps that are closer to each other differ less
     for turn in range(_TRIES):

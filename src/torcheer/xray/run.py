@@ -30,7 +30,7 @@ class Run:
 
     def __init__(self, files: FileManager) -> None:
         self.files = files
-        self._told: set[int] = set()  # numbers of unreadable snapshots of which the user was told
+        self._told: set[int] = set()  # numbers of unreadable snapshots for which the user got a warning
 
     @cached_property
     def title(self) -> str:
@@ -39,7 +39,7 @@ class Run:
 
     @property
     def snapshots(self) -> Snapshots:
-        """The snapshots by step. If a step was trained again, the later snapshot."""
+        """The snapshots by step. If a step was trained twice, only the later snapshot of this step."""
         every = self.files.snapshots
         steps = every.table["step"]
         return every.some(np.append(steps[1:] != steps[:-1], True)[: len(every)])
@@ -127,7 +127,7 @@ class Run:
         return cast(Entry, self._locate(layer, kind, step).find(layer, kind))
 
     def tensor(self, layer: str, kind: str, step: int | None = None) -> numpy.ndarray[Any, Any]:
-        """The kept tensor as float32, in the layout of its entry; by default that of the last readable snapshot."""
+        """Read the kept tensor as float32, in the layout of its entry; by default from the last readable snapshot."""
         if step is None:
             return self.last_picture(layer, kind)[2]
         return self.kept(self._locate(layer, kind, step), layer, kind)
@@ -167,7 +167,7 @@ class Run:
                 self.tell(int(snapshots.table["number"][at]), f"a snapshot is skipped: {error}")
 
     def last_picture(self, layer: str, kind: str) -> tuple[Snapshot, Entry, numpy.ndarray[Any, Any]]:
-        """One kind of one layer in the last snapshot that can be read."""
+        """Read one kind of one layer in the last snapshot that can be read."""
         self._check(layer, kind)
         found = next(self.pictures(layer, kind, self.having(layer, kind)[::-1]), None)
         if found is None:
@@ -215,10 +215,10 @@ def limits_of(entry: Entry) -> tuple[float, float]:
 
 
 def _limits(kind: str, low: float | None, high: float | None, least: float | None, most: float | None) -> tuple[float, float]:
-    """The range of colours for values that mostly lie between `low` and `high`, and all between `least` and `most`."""
+    """Return the range of colours. Most values lie between `low` and `high`, all values between `least` and `most`."""
     if low is None or high is None:
         return -1.0, 1.0
-    if low == high == 0:  # nearly all values are always zero: the range shows the others
+    if low == high == 0:  # nearly all values are zero: fit the range to the values that are not
         low, high = least or 0.0, most or 0.0
     if low < 0 or kind in ("weight", "grad", "layer_grad"):
         reach = max(-low, high) or 1.0
@@ -236,7 +236,7 @@ def _nearest(steps: list[int], step: int | None) -> str:
 
 
 def evenly(count: int, number: int) -> list[int]:
-    """`number` of the numbers below `count`, evenly spread; the first and the last are among them."""
+    """Choose `number` evenly spread integers from 0 to `count` - 1, including the first and the last."""
     if number >= count:
         return list(range(count))
     return [round(at * (count - 1) / (number - 1)) for at in range(number)] if number > 1 else [0]

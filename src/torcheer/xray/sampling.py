@@ -18,7 +18,7 @@ from .records import Entry, Kind, Layout
 from .selectors import CONVOLUTION, Choices
 
 _Numbers = tuple[int, ...]  # numbers of rows or columns
-_EDGE = 0.01  # colours span the values between this quantile and the same quantile from above
+_EDGE = 0.01  # colours span the values between this quantile and the quantile 1 - `_EDGE`
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ def channel_axis(measured: Measured) -> int | None:
 
 
 def units_of(measured: Measured) -> int | None:
-    """The number of units of an activation: channels of a convolution, features of a fully connected layer.
+    """Return the number of units of an activation: channels of a convolution, features of a fully connected layer.
 
     None where the samples of a nested tensor have different numbers of them.
     """
@@ -225,7 +225,7 @@ def lives_and_unknown(measured: Measured) -> tuple[Tensor, Tensor]:
 
 
 def as_written(tensor: Tensor, kind: Kind, dtype: torch.dtype) -> Tensor:
-    """Maps in the dtype that the user asked for, if their values fit into it; weights and gradients unchanged."""
+    """Convert maps to the dtype that the user asked for, if their values fit. Weights and gradients are returned unchanged."""
     if kind not in ("layer", "activation", "attention") or dtype is torch.float32:
         return tensor.contiguous()
     largest = tensor.nan_to_num(0.0, 0.0, 0.0).abs().max() if tensor.numel() else torch.zeros((), device="cpu")

@@ -91,7 +91,7 @@ class Choices:
         self.made: dict[str, list[int]] = {}
 
     def choose(self, layer: str, count: int, limit: int, tensor: Tensor, sort: str = CONNECTED) -> tuple[int, ...]:
-        """The channels of `tensor` to keep; channels are its first dimension. `sort` is the group of the layer."""
+        """Choose the channels to keep. `tensor` has the channels as its first dimension. `sort` is the group of the layer."""
         selector = self._selectors[sort]
         name_them = isinstance(selector, ChosenFilters)
         if count <= limit and not name_them:

@@ -18,12 +18,12 @@ from .store import Snapshots
 
 Array = Any  # a NumPy array; NumPy's types are not followed
 
-LEAST_FRACTION = 1e-9  # the least fraction of all values for a histogram's bin that is not empty
+LEAST_FRACTION = 1e-9  # a bin that is not empty is shown with at least this fraction of all values
 FIELDS = (
     *("form", "count", "mean", "std", "min", "max", "norm", "zeros", "nan", "inf", "low", "high"),
     *("update_ratio", "dead", "units", "grad_norm", "grad_nonfinite"),
 )
-SUMMARY = "summary"  # stands on the page beside the kinds: a few numbers of a layer, without pictures
+SUMMARY = "summary"  # the page lists it beside the kinds of a layer: a few numbers, without pictures
 
 
 class Series:

@@ -53,10 +53,10 @@ else:
         file.close()
 
 
-# A row of some fifty bytes for each snapshot, known without opening its file, so that a long run needs little memory.
+# A table with a row of some fifty bytes for each snapshot: a long run needs little memory, and files need not be opened.
 #
-# A row says which layers and kinds a snapshot has; sets of those are stored once, as nearly all snapshots of a run have
-# the same. Ranges of values are kept for each layer and kind over the whole run.
+# A row says which layers and kinds a snapshot has. Each set of layers and kinds is stored once, because nearly all snapshots
+# of a run have the same set. Ranges of values are kept for each layer and kind over the whole run.
 
 Array = Any  # a NumPy array; NumPy's types are not followed
 Key = tuple[str, str]  # a layer and a kind
@@ -140,12 +140,12 @@ class Rows:
                 self._count -= 1
 
     def closest(self) -> int:
-        """The number of the snapshot closest to its neighbours; never the first or the last."""
+        """Return the number of the snapshot whose neighbours are closest in steps. Never returns the first or the last."""
         steps = self._table["step"][: self._count]
         return int(self._table["number"][1 + int(np.argmin(steps[2:] - steps[:-2]))])
 
     def _place(self, step: int, number: int) -> int:
-        """The index at which a row belongs."""
+        """Find the index in the table at which to insert a row."""
         table = self._table[: self._count]
         first, last = (int(np.searchsorted(table["step"], step, side)) for side in ("left", "right"))
         return first + int(np.searchsorted(table["number"][first:last], number))
@@ -227,7 +227,7 @@ class _About:
 
 
 def free_folder(folder: Path) -> Path:
-    """A folder beside `folder` that does not exist yet: `run-2`.
+    """Choose a folder beside `folder` that does not exist yet: `run-2`.
 
     >>> free_folder(Path("no such folder/run"))
     PosixPath('no such folder/run')
@@ -281,7 +281,7 @@ def refuse_what_others_made(run: Path) -> None:
 
 
 def _refuse_another(path: Path, resume: bool) -> None:
-    """Raise if there is a run, or a file of others, that the new run would replace."""
+    """Raise if a new run would replace an existing run, or a file that no Xray wrote."""
     there = path / "run.json"
     if resume and there.exists():
         read_about(path)
@@ -357,7 +357,7 @@ def locked(folder: Path) -> IO[bytes]:
 
 _MOST_NOTES = 1000
 _FILE = re.compile(r"(\d{8,15})\.safetensors", re.ASCII)
-_REMEMBERED = 16  # number of snapshots that are kept in memory after they were read or written
+_REMEMBERED = 16  # at most this many snapshots stay in memory after they were read or written
 _State = tuple[int, int]  # the size of a file, and when it was changed, in nanoseconds
 
 
@@ -385,7 +385,7 @@ class FileManager:
     ) -> FileManager:
         """Begin a run in a folder; with `resume`, go on with the run in the folder, if it has one.
 
-        Refused while another process writes to it, and, without `resume`, where there is a run already.
+        Raises if another process writes to the folder. Without `resume`, also raises if the folder has a run already.
         """
         path = as_folder(folder)
         refuse_link(path / "run.json")
@@ -609,7 +609,7 @@ _UNREADABLE = (OSError, ValueError, RecursionError)
 
 
 def _said_by(path: Path, number: int, *, in_outline: bool = False) -> tuple[Snapshot, str]:
-    """The snapshot that the header of a file describes; and a text about damage in the rest of the file, if there is any."""
+    """Read the snapshot in a file's header. Also returns a text about damage in the rest of the file; empty if undamaged."""
     damage = ""
     try:
         file = TensorFile(path)

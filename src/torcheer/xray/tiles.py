@@ -20,7 +20,7 @@ Array = Any  # a NumPy array; NumPy's types are not followed
 ASPECT = 1.2  # the wanted width of a picture, divided by its height; 8, 16, 32 and 64 square tiles then fill their rows
 _GAP = 1
 _LEAST = 12  # the least number of pixels of a tile's longer side
-_LONE = 0.7  # cost of a single tile in the last row; a picture that is e times too wide costs 1
+_LONE = 0.7  # cost if the last row has a single tile; for comparison, a picture that is e times too wide costs 1
 _RAGGED = 0.2  # cost of a last row that is not full; `_UNFILLED` is added in proportion to the empty places
 _UNFILLED = 0.45
 _BLOCK = 0.1  # cost of each further block of filters; `_UNFILLED_BLOCK` is the additional cost of a block that is not full
@@ -104,7 +104,7 @@ def make_mosaic(kept: Array, entry: Entry, *, aspect: float = ASPECT, room: floa
 
 
 def choose_columns(count: int, height: int, width: int, aspect: float = ASPECT) -> int:
-    """The number of tiles in a row, so that the picture is near the wanted shape and the last row is well filled."""
+    """Choose the number of tiles in a row, so that the picture is near the wanted shape and the last row is well filled."""
 
     def cost(columns: int) -> float:
         rows = math.ceil(count / columns)
@@ -154,7 +154,7 @@ def _grid(filters: Array, rows: tuple[int, ...], columns: tuple[int, ...], aspec
 
 
 def _choose_blocks(count: int, height: int, width: int, aspect: float) -> int:
-    """The number of blocks side by side, so that the picture is near the wanted shape and the last block is well filled."""
+    """Choose how many blocks stand side by side: the picture is near the wanted shape, and the last block is well filled."""
 
     def cost(blocks: int) -> float:
         down = math.ceil(count / blocks)

@@ -70,7 +70,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as a value that JSON can hold."""
+    """Convert a setting to a value that JSON can hold."""
     if isinstance(value, (tuple, list)):
         return [_plain(one) for one in value]
     if isinstance(value, (FunctionType, BuiltinFunctionType)):

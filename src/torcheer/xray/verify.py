@@ -97,7 +97,7 @@ def _state(model: Module, optimizer: torch.optim.Optimizer | None) -> dict[str, 
 
 
 def _same(one: Any, other: Any) -> bool:
-    """True if every bit is the same, also of tensors inside lists, which L-BFGS has."""
+    """True if two values are equal in every bit. Also compares tensors inside lists: the state of L-BFGS has such lists."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return same_bits(one, other)
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Writes snapshots behind the training: statistics, the choice of channels, metrics, files."""
+"""Writes snapshots on a thread while the training goes on: statistics, the choice of channels, metrics, files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def checked_metrics(metrics: Any) -> dict[str, Any]:
     return found
 
 
-_LIMIT = 300.0  # seconds that a training waits for a snapshot to be written
+_LIMIT = 300.0  # the training waits at most this many seconds for a snapshot to be written
 
 _Seen = dict[str, tuple[int, Tensor]]  # layer -> the step at which its values were seen last, and these values
 
@@ -81,7 +81,7 @@ class Writer:
         self.is_stuck = False
 
     def submit(self, taken: Taken) -> None:
-        """Hand over a snapshot. Waits until the previous snapshot is written, so a killed process never loses more than one."""
+        """Hand over a snapshot. Waits until the previous snapshot is written: a killed process loses one snapshot at most."""
         if self.flush():
             self._start()
             self._queue.put(taken)
@@ -167,7 +167,7 @@ class Writer:
         return replace(reading.summary, update_ratio=ratio, dead=dead, units=units)
 
     def _dead(self, measured: Measured, suffix: str = "") -> int | None:
-        """The number of units that were silent in this and the previous snapshots; None until there are enough snapshots."""
+        """Count the dead units: silent in this and the previous snapshots. Returns None until there are enough snapshots."""
         if measured.kind != "activation" or not measured.can_die or units_of(measured) is None:
             return None
         if not measured.tensor.numel():  # the batch was empty, so no unit was silent
@@ -207,9 +207,9 @@ def _work(writer: Writer, waiting: queue.Queue[Taken | Callable[[], None] | None
 
 
 def _update(seen: _Seen, layer: str, now: Tensor, step: int, measured: Pairs) -> tuple[float | None, int]:
-    """The update ratio of a layer (how far a step moved its values, divided by their norm), and the steps it is a mean over.
+    """Return a layer's update ratio (how far a step moved its values, divided by their norm), and how many steps it averages.
 
-    That is 1 step if it was measured around a step, else the steps since the previous snapshot.
+    The number is 1 if the update was measured around one step, else the number of steps since the previous snapshot.
     """
     last = seen.get(layer)
     seen[layer] = step, now

@@ -106,7 +106,7 @@ class Xray:
     _probe: Probe | None = None
     _updates: UpdateWatcher | None = None
     _next = 0
-    _taken = 0  # number of snapshots handed to the writer
+    _taken = 0  # number of snapshots that were handed to the writer
 
     def __init__(
         self,
@@ -363,7 +363,7 @@ class Xray:
             self._tell_failures()
 
     def _tell_failures(self) -> None:
-        """Warn of failures behind the training, once for each kind."""
+        """Warn of failures on other threads during the training, once for each kind of failure."""
         failures, self._drawer.failures = self._drawer.failures, []
         if self._writer is not None:
             failures, self._writer.failures = [*self._writer.failures, *failures], []

@@ -1,1 +1,1 @@
-"""Writes and reads files safely: whole or not at all, safetensors, typed JSON."""
+"""Writes files whole or not at all, and reads and writes safetensors and typed JSON."""

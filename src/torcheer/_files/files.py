@@ -83,20 +83,20 @@ def check_form(given: Any, forms: Collection[str], what: str) -> str:
 
 # Writes whole files, or none, and opens files of unknown origin.
 
-_PIECE = 1 << 24  # number of bytes that are copied at once
-_LARGE = 1 << 20  # number of bytes from which the operating system gets advice about writing
+_PIECE = 1 << 24  # copy this many bytes at once
+_LARGE = 1 << 20  # after a write of at least this many bytes, tell the operating system to begin writing to disk
 _ANONYMOUS = getattr(os, "O_TMPFILE", 0)  # a file without a name, which disappears with its process
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # O_BINARY exists on Windows
-# The final name, the host, the process and a random number; files of earlier versions have twelve random digits alone.
+# Matches the final name, the host, the process and a random number; in earlier versions, twelve random digits after the name.
 _UNFINISHED = re.compile(r"\.(.{1,40})\.torcheer-(?:[0-9a-f]{12}|([0-9a-f]{6})([0-9a-f]{6})[0-9a-f]{8})", re.DOTALL)
 # Flags for reading: no newline conversion, no waiting for the writer of a pipe, no controlling terminal.
 _TO_READ = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY"))
 _TO_ADD = _TO_READ | os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-MOST_TEXT = 1 << 26  # largest number of bytes of JSON that are read
+MOST_TEXT = 1 << 26  # refuse a JSON file of more bytes than this
 
 
 def output_path(path: str | os.PathLike[str], what: str, example: str, kind: str | None = None) -> Path:
-    """The user's path for output, checked before the work begins. `what` and `example`, a file name, are used in errors.
+    """Check the user's path for output before the work begins. Errors name `what` and the file name `example`.
 
     With a `kind`, such as "html", a path whose ending names another kind raises.
     """
@@ -121,7 +121,7 @@ def _is_read_only(path: Path) -> bool:
 
 
 def make_folder(path: Path, what: str) -> None:
-    """Make a folder and its parents, unless it exists; `what` will be written into it."""
+    """Make a folder and its parents, unless it exists. Errors name `what`, the thing that will be written into it."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK):
@@ -144,8 +144,8 @@ def write_whole(path: Path, data: bytes, what: str = "file", *, follows: bool = 
 class WholeFile:
     """A file that is flushed and gets its name when the block ends without an error. Until then the old file stays.
 
-    A link is followed, or replaced if `follows` is False: in a folder of unknown origin, a link may lead to a file of
-    somebody else. Raises NotWritten with `what` in its message.
+    A link is followed. If `follows` is False, it is replaced: in a folder of unknown origin, a link may lead to a file that
+    belongs to somebody else. Raises NotWritten with `what` in its message.
     """
 
     def __init__(self, path: Path, what: str = "file", *, follows: bool = True) -> None:
@@ -265,7 +265,7 @@ def unfinished_name(place: Path) -> str:
 
 @cache
 def _host() -> str:
-    """Six digits that identify this machine, since its start, and its numbering of processes."""
+    """Six digits that identify this machine since it was started, and the namespace of its process numbers."""
     parts = [platform.node()]
     with contextlib.suppress(OSError):  # only Linux has these files
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
@@ -289,8 +289,8 @@ def _is_abandoned(host: str | None, process: str | None) -> bool:
 def delete_unfinished(folder: Path, names: str, *, abandoned: bool = False) -> None:
     """Delete unfinished files, left by killed processes, whose final names match a pattern.
 
-    Only names made by `unfinished_name` are deleted; links and everything else stay. With `abandoned`, for folders that
-    several processes write to, only files of processes of this machine that have ended.
+    Only files with names made by `unfinished_name` are deleted; links and everything else stay. With `abandoned`, for folders
+    that several processes write to, only files are deleted whose process ran on this machine and has ended.
     """
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -303,7 +303,7 @@ def delete_unfinished(folder: Path, names: str, *, abandoned: bool = False) -> N
 
 
 def is_link(path: Path) -> bool:
-    """True if a file or folder is a link, or Windows' equivalent."""
+    """True if a file or folder is a link; on Windows, also if it is a junction."""
     return os.path.realpath(path) != os.path.join(os.path.realpath(path.parent), path.name)
 
 
@@ -352,7 +352,7 @@ def _not_written(path: Path, what: str, error: OSError | None = None, example: s
 
 
 def _without_name(folder: Path) -> int:
-    """A handle of a new file without a name; -1 if the system cannot make one."""
+    """Open a new file without a name. Returns its handle; -1 if the system cannot make such a file."""
     if not _ANONYMOUS or not os.path.isdir("/proc/self/fd"):
         return -1
     try:
@@ -402,7 +402,7 @@ def read_regular(path: str | os.PathLike[str], most: int = MOST_TEXT) -> bytes:
 
 
 def file_name(title: str) -> str:
-    """A title as part of the name of a file or folder.
+    """Convert a title to a part of the name of a file or folder.
 
     >>> file_name("My model, v2")
     'My_model_v2'

@@ -10,13 +10,13 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-_MOST = 2**63  # counts are below this, the limit of NumPy's int64
+_MOST = 2**63  # a count must be below this, the limit of NumPy's int64
 _NOT_FINITE = (math.inf, -math.inf)
 
 
 @cache
 def reader(kind: Any) -> Callable[[Any], Any]:
-    """A function that converts a value to this type (lists to tuples), or raises ValueError.
+    """Make a function that converts a value to this type (lists to tuples), or raises ValueError.
 
     Integers are counts, so they must not be negative; other numbers must be finite, or None if the type allows it. Unknown
     fields of a record are ignored.
@@ -66,7 +66,7 @@ def _are_counts(values: list[Any]) -> bool:
 def _checked(
     kind: Any, holds: Callable[[Any], bool] | None, classes: Any, convert: Callable[[Any], Any] | None = None
 ) -> Callable[[Any], Any]:
-    """A reader for values of these classes that satisfy `holds`."""
+    """Make a function that converts a value of these classes that satisfies `holds`, and raises for any other value."""
 
     def read(value: Any) -> Any:
         is_right = isinstance(value, classes) and (classes is bool or not isinstance(value, bool))

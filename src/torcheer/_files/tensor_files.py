@@ -27,7 +27,7 @@ from .._torch.internals import DisableTorchFunction
 from ..errors import NotWritten, UnreadableFile
 from .files import WholeFile, open_regular
 
-_LIMIT = 600.0  # number of seconds in which the disk must take a buffer
+_LIMIT = 600.0  # raise if the disk has not taken a buffer after this many seconds
 
 
 class PinnedCopies:
@@ -44,7 +44,7 @@ class PinnedCopies:
         self._thread.start()
 
     def write(self, tensor: Tensor, place: int) -> None:
-        """Write a contiguous tensor that fits into a buffer. Later work on its stream runs after the tensor was read."""
+        """Write a contiguous tensor that fits into a buffer. Later work on its stream waits until the tensor is copied."""
         self._raise()
         try:
             buffer = self._free.get(timeout=_LIMIT)
@@ -68,7 +68,7 @@ class PinnedCopies:
         self._raise()
 
     def _give_up(self) -> None:
-        """Stop the hanging thread from writing more."""
+        """Stop the thread, which waits for the disk, from writing more."""
         if self._error is None:
             self._error = NotWritten(f"{self._file.path} cannot be written: the disk has accepted no data for {_LIMIT:g} s.")
 
@@ -92,8 +92,8 @@ class PinnedCopies:
 
 # safetensors files, as used by saved histories and by Xray snapshots.
 #
-# A damaged file raises before any of it is used: a header that is too long, offsets outside the file, tensors that overlap
-# or leave gaps, shapes that do not fit their bytes. A tensor is read only when it is accessed.
+# Opening a damaged file raises: a header that is too long, offsets outside the file, tensors that overlap or leave gaps, or
+# shapes that do not fit their bytes. A tensor is read only when it is accessed.
 
 NAMES: dict[torch.dtype, str] = {
     torch.float64: "F64",
@@ -115,13 +115,13 @@ NAMES: dict[torch.dtype, str] = {
 }
 _TYPES = {name: dtype for dtype, name in NAMES.items()}
 _SIZES = {name: dtype.itemsize for dtype, name in NAMES.items()}
-ALIGNED = 64  # number of bytes: the alignment of torch's memory
-_SMALL = 1 << 16  # tensors up to this size, in bytes, are written together
+ALIGNED = 64  # torch's memory begins at a multiple of this many bytes
+_SMALL = 1 << 16  # tensors of at most this many bytes are written together
 _TOGETHER = 1 << 20
-_QUICK = 64 << 20  # largest number of bytes that are moved to close unused space
-_CHUNK = 32 << 20  # number of bytes that are copied at once
-_LONGEST_HEADER = 100_000_000  # the limit of safetensors' own readers
-_LARGEST = 1 << 40  # the largest size of a dimension
+_QUICK = 64 << 20  # close unused space only if at most this many bytes have to be moved
+_CHUNK = 32 << 20  # copy this many bytes at once
+_LONGEST_HEADER = 100_000_000  # refuse a header of more bytes than this: safetensors' own readers refuse it too
+_LARGEST = 1 << 40  # refuse a shape with a larger dimension
 _METADATA = "__metadata__"
 
 Progress = Callable[[int], None]  # called with the number of bytes written
@@ -137,7 +137,7 @@ class Place(NamedTuple):
 
 
 def _stored(tensor: Tensor) -> Tensor:
-    """A tensor in a dtype that safetensors has: complex numbers as pairs, other dtypes as bytes."""
+    """Convert a tensor to a dtype that safetensors has: complex numbers to pairs, other dtypes to bytes."""
     tensor = tensor.resolve_conj().resolve_neg()
     if tensor.dtype in NAMES:
         return tensor
@@ -187,7 +187,7 @@ def write_tensors(
 
 
 def _header(named: Mapping[str, Place], metadata: Mapping[str, str], begin: int = 0) -> bytes:
-    """The header of a file whose data begins `begin` bytes later than the offsets in `named` assume."""
+    """Make the header of a file. The data begins `begin` bytes later than the offsets in `named` say."""
     entries = [f'"{_METADATA}":{json.dumps(dict(metadata), separators=(",", ":"))}']
     quoted = json.encoder.encode_basestring_ascii
     for name, (first, last, dtype, shape) in sorted(named.items(), key=lambda one: one[1][:2]):
@@ -254,7 +254,7 @@ class TensorWriter:
         self.end(_header(places, metadata, begin), begin)
 
     def end(self, header: bytes, begin: int = 0) -> None:
-        """Write the header of data that begins `begin` bytes later than the offsets assume."""
+        """Write the header. The data begins `begin` bytes later than the offsets in it say."""
         self.stop()
         room = self._begin + begin - 8
         if len(header) > room or room > _LONGEST_HEADER:
@@ -289,7 +289,7 @@ class TensorWriter:
         return {name: _moved(place, moved[place[:2]]) for name, place in named.items()}
 
     def _with_room(self, named: dict[str, Place], metadata: Mapping[str, str]) -> tuple[dict[str, Place], int]:
-        """Move data so that the header fits before it. Returns the new positions, and the shift of the data's beginning."""
+        """Move data so that the header fits before it. Returns the new positions, and the shift of the data's start."""
         room = self._begin - 8
         needed = -(-(len(_header(named, metadata)) - room) // ALIGNED) * ALIGNED
         if needed <= 0:
@@ -328,7 +328,7 @@ def _moved(place: Place, begin: int) -> Place:
 
 
 def _parts(tensor: Tensor) -> Iterator[Tensor]:
-    """A tensor in contiguous parts of limited size, in order; whole if it is contiguous in main memory."""
+    """Yield a tensor in contiguous parts of limited size, in order; as one part if it is contiguous in main memory."""
     size = tensor.nbytes
     if not size:
         return
@@ -445,7 +445,7 @@ def enough_memory(what: str) -> Iterator[None]:
 
 
 class Memories:
-    """Memory that was read from a file, by name, for as long as a tensor uses it."""
+    """Memory that was read from a file, by name. It is kept only as long as a tensor uses it."""
 
     def __init__(self) -> None:
         self._storages: weakref.WeakValueDictionary[str, torch.UntypedStorage] = weakref.WeakValueDictionary()

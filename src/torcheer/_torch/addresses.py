@@ -30,7 +30,7 @@ def wrapped_module(module: Any) -> Module | None:
 
 
 def without_parallelism(model: Any) -> Any:
-    """The model inside parallel wrappers, which runs on this thread without replicas."""
+    """Return the model inside parallel wrappers. Without them it runs on this thread, without replicas."""
     while isinstance(model, _PARALLEL):
         model = model.module
     return model
@@ -56,8 +56,8 @@ def addressed(
     """Yield (address, module) for every module in `root` whose id is not `known`, in registration order. A wrapper's address
     is None.
 
-    The caller must add each module to `known` before it asks for the next. If a `known` module is met again, `met_again` gets
-    it and all modules inside it, each with the address that it has at this place.
+    The caller must add each module to `known` before it asks for the next. If a `known` module is met again, `met_again` is
+    called with it and with each module inside it, and with the address that the module has at this place.
     """
     waiting = [(prefix, root)]
     while waiting:
@@ -82,7 +82,7 @@ def addressed(
 
 
 def free_address(module: Module, around: str, taken: Container[str | None]) -> str:
-    """An unused address for a new root: its class name, below the address `around` if a module is running."""
+    """Make an unused address for a new root from its class name, below the address `around` if a module is running."""
     name = unique = (f"{around}." if around else "") + class_name(wrapped_module(module) or module)
     count = 1
     while unique in taken:
@@ -92,7 +92,7 @@ def free_address(module: Module, around: str, taken: Container[str | None]) -> s
 
 
 def roots_of(model: Any) -> list[tuple[Module, str]]:
-    """The modules in a callable: itself, the owner of a method, or modules in its closure, attributes or `partial`."""
+    """Find the modules in a callable: the callable, the owner of a method, or modules in a closure, attributes or `partial`."""
     if isinstance(model, Module):
         return [(model, "")]
     owner = getattr(model, "__self__", None)

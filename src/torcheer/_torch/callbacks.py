@@ -12,13 +12,13 @@ from importlib.util import find_spec
 
 @functools.cache
 def callback_class(name: str, hooks: type, module: str) -> type:
-    """The class `name` of a module: its hooks, and the base class of Lightning (`Lightning…`) or of the Trainer."""
+    """Make the class `name` from its hooks and the base class of Lightning, for names with `Lightning`, or of the Trainer."""
     bases = _lightning_callbacks(name) if name.startswith("Lightning") else _trainer_callbacks(name)
     return type(name, (hooks, *bases), {"__doc__": hooks.__doc__, "__module__": module})
 
 
 def _lightning_callbacks(name: str) -> list[type]:
-    """The class Callback of each imported Lightning package; if none is imported, of the first installed package."""
+    """Return the class Callback of each imported Lightning package; if none is imported, that of the first installed one."""
     packages = "lightning.pytorch", "pytorch_lightning"
     used = [module for package in packages if (module := sys.modules.get(package)) is not None]
     if not used:

@@ -25,7 +25,7 @@ from .._cleanup import pass_interrupts_on
 from .internals import DisableTorchFunction, registered_containers
 from .sentinels import TENSOR
 
-# How containers of one class are read and built, and the steps of a path to their items.
+# Says how containers of one class are read and built, and defines the steps of a path to their items.
 
 Parts = tuple[list[Any], list[Any]]  # the steps to the items of a container, and the items
 
@@ -37,7 +37,7 @@ class Attribute(str):
 
 
 class Nth(int):
-    """A step of a path to an item without key, index or name (a set's member): its position in iteration order."""
+    """A step of a path to an item that has no key, index or name, such as a set's member: its position in iteration order."""
 
     __slots__ = ()
 
@@ -53,7 +53,7 @@ class Kind:
     build: Callable[[Any, list[Any], list[Any]], Any] | None = None
     shell: Callable[[Any], Any] | None = None
     pour: Callable[[Any, Any, list[Any], list[Any]], None] | None = None
-    template: Callable[[Any, list[Any]], Any] | None = None  # makes the stand-in in a template; None: of the same class
+    template: Callable[[Any, list[Any]], Any] | None = None  # makes the container in a template; None: it is of the same class
     is_object: bool = False
 
     def built(self, value: Any, steps: list[Any], items: list[Any]) -> Any:
@@ -162,7 +162,7 @@ class Members:
     __slots__ = ("items", "like")
 
     def __init__(self, like: Any, items: list[Any]) -> None:
-        self.like = like  # an empty set of the same class
+        self.like = like  # an empty set of the class of the set
         self.items = items
 
     def __repr__(self) -> str:
@@ -282,7 +282,7 @@ def _read_set(value: Any) -> Parts:
 
 
 def _rank(member: Any) -> tuple[str, ...]:
-    """The sort key of a set's member: not its hash, which differs from run to run."""
+    """A key by which a set's members are sorted, because their hashes differ from run to run."""
     cls = type(member)
     if issubclass(cls, Tensor):
         with DisableTorchFunction():
@@ -376,7 +376,7 @@ def user_kind(shape: type) -> Kind:
 
 
 def _with_other_store(value: Any, plain: Any, read: Callable[[Any], Parts | None]) -> Any:
-    """A copy of `value` in which `plain` replaces the attribute that stores its items; None if there is no such attribute."""
+    """Copy `value` with `plain` in place of the attribute that stores its items; None if there is no such attribute."""
     mine = read(value)
     for name, held in stored_attributes(value).items():
         kind = OWN.get(type(held))
@@ -404,10 +404,10 @@ def _values(plain: Any) -> Any:
 
 
 def _constructed(value: Any, plain: Any, read: Callable[[Any], Parts | None]) -> Any:
-    """The container that the constructor makes from `plain`, if it holds exactly these items."""
+    """Call the class of `value` with `plain`. Returns the new container if it holds exactly these items; else None."""
     try:
         with DisableTorchFunction():
-            made = type(value)(type(plain)(plain))  # a constructor may keep what it is given
+            made = type(value)(type(plain)(plain))  # the constructor gets a copy, because it may keep its argument
     except Exception as error:  # a user-defined constructor may raise anything
         pass_interrupts_on(error)
         return None
@@ -467,7 +467,7 @@ LEAVES: tuple[type, ...] = (
 
 _OBJECT = object_kind(None)
 _REGISTERED = Kind(read_registered, build_registered)
-# (base class, its `Kind`); the first match counts
+# pairs of a base class and its `Kind`; the first pair that fits a class counts
 _DERIVED = (
     *((dict, DICT), (list, LIST), (deque, DEQUE), (set, SET), (frozenset, SET)),
     *((UserDict, wrapper_kind(dict)), (UserList, wrapper_kind(list))),
@@ -528,7 +528,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Children = list[tuple[Any, Any]]
 
 MOST_REPEATS = 10_000
-LATER = object()  # returned if an item cannot be built yet, or not by the quick way
+LATER = object()  # returned if an item cannot be built yet, or if the quick way cannot build it
 PLAIN = frozenset({str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size})
 _SIMPLE_RESULTS = PLAIN | {Tensor}
 
@@ -548,7 +548,7 @@ def children(value: Any, *, into_objects: bool = False) -> Children | None:
 
 
 def rebuild(value: Any, children: Children) -> Any:
-    """A container like `value`, with its class and its other attributes, that holds `children`."""
+    """Make a container that holds `children`, with the class and the other attributes of `value`."""
     kind = kind_of(value, True)
     assert kind is not None, f"{type(value).__name__} is no container"
     return kind.built(value, [step for step, _ in children], [item for _, item in children])
@@ -558,7 +558,7 @@ def rebuild(value: Any, children: Children) -> Any:
 
 
 def find_tensors(value: Any, path: Path = (), *, into_objects: bool = True) -> Iterator[tuple[Path, Tensor]]:
-    """Every tensor in `value` with its path, in order; a tensor in several places comes once for each.
+    """Yield every tensor in `value` with its path, in order; a tensor in several places comes once for each place.
 
     With `into_objects`, attributes of other objects are searched too, once for each object.
     """
@@ -577,7 +577,7 @@ def is_tensor(value: Any) -> bool:
 def find(
     value: Any, path: Path, is_wanted: Callable[[Any], bool], into_objects: bool, repeats: int
 ) -> Iterator[tuple[Path, Any]]:
-    """Every wanted item in `value`, with its path. Repeated containers are searched again, `repeats` times in all."""
+    """Yield every wanted item in `value` with its path. Repeated containers are searched again, `repeats` times in all."""
     if is_wanted(value):
         yield path, value
         return
@@ -630,14 +630,14 @@ def _child(value: Any, step: Any) -> Any:
 
 
 def format_path(path: Path, name: str = "") -> str:
-    """A path in Python's syntax: `args[0]['mask'].values`; the second member of a set is `{1}`."""
+    """Write a path in Python's syntax: `args[0]['mask'].values`; the second member of a set is `{1}`."""
     return name + "".join(
         f".{step}" if isinstance(step, Attribute) else f"{{{int(step)}}}" if isinstance(step, Nth) else f"[{step!r}]"
         for step in path
     )
 
 
-# Building others ----------------------------------------------------------------------------------------------------
+# Building containers ------------------------------------------------------------------------------------------------
 
 
 class Other:
@@ -683,10 +683,10 @@ def rebuilt(
     repeats: int = 0,
     as_template: bool = False,
 ) -> Any:
-    """A copy of `value` in which every item that is not a container is replaced by `change(item)`.
+    """Copy `value`, with `change(item)` in place of every item that is not a container.
 
-    A repeated container is built once: `made` maps ids to what was built. Up to `repeats` times in all it is built again
-    instead.
+    A repeated container is built again up to `repeats` times in all, and otherwise once: `made` maps ids of containers to the
+    containers built for them.
     """
     made = {} if made is None else made
     stack: list[_ContainerInWork] = []
@@ -739,15 +739,15 @@ def rebuilt(
 
 
 def replace_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """A copy of `value` in which every tensor is replaced by `change(tensor)`."""
+    """Copy `value`, with `change(tensor)` in place of every tensor."""
     return rebuilt(value, lambda item: change(item) if is_tensor(item) else item)
 
 
 def shares_no_container(arguments: Arguments, replaced: dict[int, Any] | None = None) -> Arguments:
-    """Arguments with new containers and the same tensors, modules and functions.
+    """Copy the containers in arguments, with the same tensors, modules and functions in them.
 
-    A model may change the lists, dictionaries and caches it gets; so it changes copies. Objects that cannot be copied are
-    passed as they are. An object whose id is in `replaced` is replaced by the value there.
+    A model may change the lists, dictionaries and caches that it gets, so it gets copies. Objects that cannot be copied are
+    passed as they are. `replaced` maps ids of objects to values that replace them.
     """
     args, kwargs = arguments
     if not replaced and all(issubclass(type(item), (Tensor, *LEAVES)) for item in (*args, *kwargs.values())):

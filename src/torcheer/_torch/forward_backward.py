@@ -53,11 +53,11 @@ class PassAgain:
     """Runs a model again, and backward from the gradients that its outputs had in an earlier pass.
 
     Args:
-        gradients: by the number of an output among the `differentiable` ones: its gradient; None if it is not known.
-        added: for outputs that other outputs are computed from, the part of their gradient that did not come from these.
+        gradients: maps the number of an output, among the `differentiable` outputs, to its gradient; None if unknown.
+        added: for an output from which other outputs are computed, the part of its gradient that did not come from them.
 
-    Returns the outputs that had a gradient. Such an output may be computed from another one, as a loss from logits. Then the
-    gradient of the other comes from it, and `arrived` has it afterwards.
+    Returns the outputs that had a gradient. One output may be computed from another, as a loss is from logits. Then the
+    gradient of the logits comes from the loss, and is in `arrived` afterwards.
     """
 
     def __init__(self, model: Module, gradients: dict[int, Tensor | None], added: dict[int, Tensor]) -> None:
@@ -88,7 +88,7 @@ class PassAgain:
 
 
 def _nodes_before(tensor: Tensor) -> set[Any]:
-    """The nodes of autograd that a tensor was computed from, without its own."""
+    """Find the autograd nodes before the tensor's own node."""
     found: set[Any] = set()
     waiting = [tensor.grad_fn]
     while waiting:
@@ -135,8 +135,8 @@ def _run_backward(roots: list[Tensor], gradients: list[Tensor] | None = None) ->
 
 
 def _ones(root: Tensor) -> Tensor:
-    """The gradient of the sum of the tensor's values: ones of its shape, 1+1j for a complex tensor. A real result is a view of
-    one value.
+    """Return the gradient of the sum of the tensor's values: ones of its shape, or 1+1j for a complex tensor. Real ones are a
+    view of one value.
     """
     one = torch.ones((), dtype=root.dtype, device=root.device)
     if root.is_complex():

@@ -53,7 +53,7 @@ def check_names(given: Iterable[str], known: Sequence[str], who: str) -> None:
 def as_arguments(
     model: Callable[..., object], input_args: object = LEFT_OUT, input_kwargs: object = None, *, call: str = "log_forward_pass"
 ) -> Arguments:
-    """The positional and keyword arguments for a call of `model`. `call` names the entry point that got the inputs."""
+    """Make the positional and keyword arguments for a call of `model`. `call` names the entry point that got the inputs."""
     kwargs = _named(input_kwargs)
     if not kwargs:  # usually one tensor; whether the model accepts it is checked only if the model raises
         one = input_args[0] if type(input_args) is tuple and len(input_args) == 1 else input_args
@@ -108,9 +108,9 @@ def _named(input_kwargs: object) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Taken:
-    """The parameters of a model's forward, as written and as called."""
+    """The parameters of a model's forward: of the function as it was written, and of the function that is called."""
 
-    written: Signature | None  # signature of the function inside a decorator, which has the names
+    written: Signature | None  # signature of the function inside a decorator: it has the names
     called: Signature | None
 
     @property
@@ -157,7 +157,7 @@ class Taken:
         return [p for p in self._parameters if p.kind in _POSITIONAL]
 
     def names_all(self, given: Mapping[Any, Any]) -> bool:
-        """True if `given` can be keyword arguments: every key names a parameter, or some do and `**kwargs` takes the rest."""
+        """True if `given` can be keyword arguments: every key names a parameter, or some do and `**kwargs` takes all others."""
         if self.written is None or not all(isinstance(key, str) for key in given):
             return False
         if not given:
@@ -205,7 +205,7 @@ def _signature(function: Any, follow_wrapped: bool) -> Signature | None:
         return None
 
 
-# Functions of torcheer that call the model with batches, and the advice to give if a batch does not fit the model.
+# Maps functions of torcheer that call the model with batches to the advice to give if a batch does not fit the model.
 _OF_BATCHES = {"extract": "Define how the model is called with a batch: call=lambda model, batch: model(…)."}
 
 
@@ -303,7 +303,7 @@ class explained:  # noqa: N801 - used as a function: `with explained(…)`
 
 
 def _refusal(model: Any, error: BaseException, arguments: Arguments, call: str) -> InvalidArgument | None:
-    """The error to raise if a model's error is about its arguments, that is, names the class of an argument; else None."""
+    """If a model's error names the class of an argument, make the error to raise in its place; else return None."""
     if isinstance(error, InvalidArgument) or not isinstance(error, _REFUSALS):
         return None
     text = str(error)
@@ -326,7 +326,7 @@ def _refusal(model: Any, error: BaseException, arguments: Arguments, call: str) 
 
 
 def _right_call(value: Any, call: str, *, takes_one: bool = False) -> str:
-    """Advice for an argument that is probably a mistake: how to call the model correctly."""
+    """Advise how to call the model if an argument is probably a mistake."""
     if call in _OF_BATCHES:
         return _OF_BATCHES[call]
     if isinstance(value, DataLoader):

@@ -39,7 +39,7 @@ _ABSENT: Final = object()
 
 
 def _look_up(path: str) -> Any:
-    """The object at a dotted path; `_ABSENT` if torch has none there."""
+    """Find the object at a dotted path; returns `_ABSENT` if torch has no object there."""
     if path in _HIDDEN:
         return _ABSENT
     found: Any = torch
@@ -56,7 +56,7 @@ def _look_up(path: str) -> Any:
 
 
 def private(path: str, use: str, otherwise: Any = None, less: str = "") -> Any:
-    """A private object of torch, or its replacement if torch lacks it.
+    """Look up a private object of torch. Returns a replacement if torch lacks it.
 
     Args:
         path: the dotted name, such as `"torch._C._storage_address"`.
@@ -74,8 +74,8 @@ def private(path: str, use: str, otherwise: Any = None, less: str = "") -> Any:
 
 
 def _attribute(owner: Any, path: str, use: str, otherwise: Callable[[Any], Any], less: str = "") -> Callable[[Any], Any]:
-    """A function that reads a private attribute (`"torch.Tensor._version"`), or `otherwise` if `owner` has no such
-    attribute.
+    """Make a function that reads a private attribute (`"torch.Tensor._version"`). Returns `otherwise` if `owner` has no
+    such attribute.
     """
     USES[path] = use
     name = path.rpartition(".")[2]
@@ -87,7 +87,7 @@ def _attribute(owner: Any, path: str, use: str, otherwise: Callable[[Any], Any],
 
 
 def _later(path: str, use: str, otherwise: Any = None) -> Callable[[], Any]:
-    """Like `private`, for an object that is looked up at the first call of the returned function: the import takes a second."""
+    """Like `private`, but returns a function that looks the object up when it is first called: the import takes a second."""
     USES[path] = use
     return functools.cache(lambda: private(path, use, otherwise))
 
@@ -124,7 +124,7 @@ def _pop_by_leaving() -> Any:
 
 
 def _modes_by_popping() -> list[Any]:
-    """The active function modes: takes each off the stack, until torch raises for an empty stack, and puts all back."""
+    """List the active function modes: take each off the stack, until torch raises for an empty stack, and put all back."""
     if pop_function_mode is _pop_by_leaving:  # `_pop_by_leaving` needs the list of active modes
         _Missing("torch.overrides._get_current_function_mode_stack")()
     popped = []
@@ -164,8 +164,8 @@ class _ModesPopped:
 
 
 def take_off_function_mode(mode: Any) -> bool:
-    """Remove the topmost entry of a mode from the stack of function modes; other entries stay. Returns False if it was not
-    there.
+    """Remove a mode from the stack of function modes; if it is there several times, only its topmost entry. Returns False if
+    it is not there.
     """
     above, is_found = [], False
     while not is_found and count_function_modes():
@@ -241,7 +241,7 @@ _NO_MODES: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
 
 def outside_dispatch_modes() -> Any:
-    """Inside this block, the user's dispatch modes are off, so that a mode that fakes or counts does not see our copies."""
+    """Inside this block, the user's dispatch modes are off, so that a mode that fakes or counts tensors does not see ours."""
     return without_modes() if _count_dispatch_modes() else _NO_MODES
 
 
@@ -283,7 +283,7 @@ is_any_autocast_enabled: Callable[[], bool] = private(
 
 
 def address_of(storage: torch.UntypedStorage) -> int:
-    """A number that identifies a storage: the `storage_address` of its tensors."""
+    """A number that identifies a storage. For a tensor in the storage, `storage_address` returns the same number."""
     address: int = _address_of(storage)
     return address
 
@@ -362,7 +362,7 @@ norms_of: Callable[[list[Tensor], float], list[Tensor]] = private(
 
 
 def like_class_of(tensor: Tensor, data: Tensor) -> Tensor:
-    """A tensor over `data` with the class and the `requires_grad` of `tensor`."""
+    """Make a tensor with the memory of `data`, and the class and the `requires_grad` of `tensor`."""
     return _make_subclass(type(tensor), data, tensor.requires_grad)
 
 
@@ -374,7 +374,7 @@ _nested_facts: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def nested_parts(tensor: Tensor) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-    """The facts and strided tensors that make up a nested tensor; None for an unknown layout."""
+    """Take a nested tensor apart into facts and strided tensors; returns None for an unknown layout."""
     whole: Any = tensor
     if type(tensor) is Tensor and tensor.layout is torch.strided:
         parts = {name: read(tensor) for name, read in _nested_facts.items()}
@@ -408,7 +408,7 @@ _quantised_by_channel: Callable[..., Tensor] = private("torch._make_per_channel_
 
 
 def quantised_from_parts(values: Tensor, dtype: torch.dtype, scales: tuple[Any, ...]) -> Tensor:
-    """A quantised tensor from its integers, scales and zero points (per tensor or per channel)."""
+    """Make a quantised tensor from its integers, scales and zero points (per tensor or per channel)."""
     if len(scales) == 3 and not (scales[0].dim() == 1 == scales[1].dim() and scales[2] < values.dim()):
         raise ValueError("the scales of a quantised tensor do not fit it")
     made = (_quantised if len(scales) == 2 else _quantised_by_channel)(values, *scales)
@@ -433,7 +433,7 @@ def script_parts(script: dict[str, Any]) -> tuple[Any, Any]:
     return script.get("_c"), script.get("_concrete_type")
 
 
-# Schemas of TorchScript methods and of operators. Without it the argument names of TorchScript methods are unknown.
+# The class of schemas. If torch lacks the name, the argument names of TorchScript methods are unknown.
 FunctionSchema: Any = private("torch._C.FunctionSchema", "read the arguments of TorchScript methods", _Missing)
 
 # Transforms of torch.func ------------------------------------------------------------------------------------------------
@@ -679,7 +679,7 @@ FUNCTION_MODULES = frozenset(
     "torch.linalg torch.special torch.fft".split()
 )
 
-# class -> container registered with torch's pytree. Without it only Python's own containers and ours are searched.
+# The containers registered with torch's pytree, by class. If torch lacks the name, only Python's containers and ours count.
 registered_containers: dict[type, Any] = private(
     "torch.utils._pytree.SUPPORTED_NODES",
     "find tensors in containers that were registered with torch's pytree",
@@ -698,7 +698,7 @@ _world: Any = (
 
 
 def count_collectives() -> int:
-    """The number of collectives that this process took part in, over all process groups that count them."""
+    """Count the collectives that this process took part in, over all process groups that count them."""
     total = 0
     for group in list(getattr(_world, "pg_map", ())):
         try:
@@ -754,7 +754,7 @@ def backward_hooks_of(module: Module) -> list[Any]:
 
 
 def is_replica(module: Module) -> bool:
-    """True for the copies of a module that `DataParallel` runs on other threads."""
+    """True for a copy of a module that `DataParallel` runs on another thread."""
     return bool(getattr(module, "_is_replica", False))
 
 
@@ -774,7 +774,7 @@ _called_when_tracing: Any = private("torch.nn.Module._slow_forward", _PARTS, _AB
 
 
 def _codes_around_a_call() -> list[CodeType]:
-    """The code objects of the frames between a module's `forward` and its caller, found by calling a module."""
+    """Call a module to find the code objects of the frames between a module's `forward` and its caller."""
     codes: list[CodeType] = []
     here = sys._getframe().f_code
 
@@ -832,9 +832,9 @@ def is_compiled(module: Module) -> bool:
 
 
 def watch_compiled_call(module: Module, before: Callable[..., Any], after: Callable[..., Any]) -> Callable[[], None] | None:
-    """Call `before(module, args, kwargs)` and `after(module, args, output)` around what `module.compile()` compiled.
+    """Call `before(module, args, kwargs)` and `after(module, args, output)` around a module that `module.compile()` compiled.
 
-    Returns a function that ends this; None if the module is not compiled in this way.
+    Returns a function that removes the two; None if the module is not compiled in this way.
     """
     compiled = getattr(module, COMPILED_CALL, None)
     if compiled is None:
@@ -871,7 +871,7 @@ def is_inside_compiled_code() -> bool:
 
 
 def compiled_and_disabled_functions() -> tuple[set[int], set[int]]:
-    """Ids of the code objects of the wrappers by torch.compile, and of the wrappers by torch.compiler.disable.
+    """Return the ids of the code objects of wrappers by torch.compile, and those of wrappers by torch.compiler.disable.
 
     Both are empty if nothing is compiled, or after `torch.compiler.set_stance("force_eager")`.
     """
@@ -944,7 +944,7 @@ def hooks_on_wrappers() -> Iterator[None]:
 
 # Functions of the user ---------------------------------------------------------------------------------------------------
 
-# (id of a code object, method name) -> the code object, to keep it alive, and the answer
+# maps (id of a code object, method name) to the code object, to keep it alive, and the answer of `is_of_custom_function`
 _CUSTOM: dict[tuple[int, str], tuple[CodeType, bool]] = {}
 
 

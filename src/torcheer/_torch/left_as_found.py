@@ -33,7 +33,7 @@ class in_use(Managed[None]):  # noqa: N801 - used as a function: `with in_use(mo
 
     Args:
         modules: the model and all modules inside it.
-        use: what is done with them, in a word.
+        use: a word for what is done with the modules: "logged".
         restores: True if everything is restored at the end, which would also undo changes by other threads.
     """
 
@@ -85,7 +85,7 @@ def deeper_calls() -> Iterator[None]:
 # Callbacks for code that runs a pass and restores everything: logging, validation and the watching of modules.
 
 
-# called before a pass is undone: recordings around the pass note it here
+# functions to call before a pass is undone: recordings around the pass add theirs
 told_before_restoring: list[Callable[[StateRestorer], None]] = []
 
 
@@ -118,8 +118,8 @@ class left_as_found(Managed["left_as_found"]):  # noqa: N801 - used as a functio
                 self.args, self.kwargs = shares_no_container(arguments, self.restorer.not_copied())
         self.random = random_as_found()
         self.error: BaseException | None = None  # the error of the pass, while it is undone
-        self.first = ExitStack()  # callbacks at the end of the pass, before anything is restored
-        self.last = ExitStack()  # callbacks after everything is restored
+        self.first = ExitStack()  # callbacks that run at the end of the pass, before anything is restored
+        self.last = ExitStack()  # callbacks that run after everything is restored
         self._notes = notes
         self._deeper = deeper_calls()
         self._thread = thread_as_found()

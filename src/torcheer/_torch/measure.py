@@ -16,18 +16,18 @@ from torch.nn.parameter import is_lazy
 from .._cleanup import pass_interrupts_on
 from .internals import DisableTorchFunction
 
-# Conversion of any tensor to values that can be computed with.
+# Converts any tensor to values that torch can compute with.
 
-# Number of values processed at once: few enough to fit a CPU cache and to keep torch on one thread, so that a training can use
-# the other threads. On other devices every read costs a round trip.
+# Process this many values at once: few enough to fit a CPU cache and to keep torch on one thread, so that a training can use
+# the other threads. On other devices more values are processed at once, because every read costs a round trip.
 _PIECE = 1 << 15
 _PIECE_ON_DEVICE = 1 << 24
-_PART = 1 << 20  # number of products that torch sums in their own dtype
-_DENSE = 1 << 24  # number of elements of the largest sparse tensor that is converted
+_PART = 1 << 20  # let torch sum at most this many products in their own dtype
+_DENSE = 1 << 24  # do not convert a sparse tensor with more elements than this
 
 
 def dense(tensor: Tensor) -> Tensor | None:
-    """The tensor in a form whose values can be read one by one.
+    """Convert a tensor so that its values can be read one by one.
 
     None if it has no values (meta, lazy), is a very large sparse tensor, or its class does not support computation.
     """
@@ -60,7 +60,7 @@ def computes(tensor: Tensor) -> bool:
 
 
 def real(values: Tensor) -> Tensor:
-    """Values as real floating-point numbers; magnitudes of complex numbers."""
+    """Convert values to real floating-point numbers; complex numbers become their magnitudes."""
     if values.is_complex():
         return magnitudes(values)
     if values.dtype in (torch.float32, torch.float64):
@@ -92,7 +92,7 @@ def magnitudes(values: Tensor) -> Tensor:
 
 
 def stored(values: Tensor) -> tuple[Tensor, int]:
-    """All stored values in memory order, and how often each counts (`expand` repeats values without storing them)."""
+    """Return all stored values in memory order, and how often each counts: `expand` repeats values without storing them."""
     times = 1
     for dimension, step in reversed(list(enumerate(values.stride()))):
         if step == 0 and values.shape[dimension] > 1:
@@ -104,7 +104,7 @@ def stored(values: Tensor) -> tuple[Tensor, int]:
 
 
 def pieces(flat: Tensor) -> tuple[Tensor, ...]:
-    """The values in pieces that are processed one at a time."""
+    """Split the values into pieces that are processed one at a time."""
     size = _PIECE if flat.device.type == "cpu" else _PIECE_ON_DEVICE
     return torch.split(flat, size) if flat.numel() else ()
 
@@ -133,7 +133,7 @@ NUM_BINS = len(BIN_EDGES) + 1
 ZERO_BIN = len(_POSITIVE)  # values closer to zero than the smallest edge
 LINEAR_BINS = 32
 _SIGN_AND_EXPONENT = 512  # combinations of sign and exponent in a float32
-_ORDINARY = (1e-15, 1e15)  # range of magnitudes whose squares float32 can hold
+_ORDINARY = (1e-15, 1e15)  # float32 can hold the squares of values whose magnitudes are in this range
 _LARGEST = torch.finfo(torch.float32).max
 
 Bins = Literal["fixed", "linear"]
@@ -200,7 +200,7 @@ def statistics_of(tensor: Tensor, bins: Bins = "fixed") -> Statistics | None:
 
 
 class _Sums:
-    """Running sums over pieces. Deviations are summed around the running mean, which loses no digits."""
+    """Running statistics of a tensor that is read in pieces. Deviations are taken from the running mean, to lose no digits."""
 
     def __init__(self) -> None:
         self.known = self.zeros = self.nan = self.inf = 0
@@ -236,7 +236,7 @@ class _Sums:
         self.known = total
 
     def statistics(self, count: int, times: int, histogram: tuple[int, ...]) -> Statistics:
-        """The statistics of `count` stored values, each of which counts `times` times."""
+        """Return the statistics of `count` stored values; each value counts `times` times."""
         some = self.known > 0
         return Statistics(
             count=count * times,
@@ -262,7 +262,7 @@ def _wide(values: Tensor) -> Tensor:
 
 
 def _exponents(piece: Tensor) -> Tensor:
-    """Number of finite values for each sign and exponent."""
+    """Count the finite values of each sign and exponent."""
     if piece.dtype is not torch.float32:
         piece = piece.clamp(-_LARGEST, _LARGEST).float()  # larger values are in the first or last bin anyway
     bits = piece.view(torch.int32) >> 23 & (_SIGN_AND_EXPONENT - 1)
@@ -282,7 +282,7 @@ def _binned(exponents: list[int]) -> tuple[int, ...]:
 
 
 def _linear(flat: Tensor, sums: _Sums) -> tuple[int, ...]:
-    """Counts in equal bins from the smallest to the largest value; empty if all values are equal."""
+    """Count values in equal bins from the smallest to the largest value; empty if all values are equal."""
     width = sums.high - sums.low
     if not 0.0 < width < math.inf:
         return ()

@@ -28,9 +28,9 @@ from .internals import (
 from .sentinels import Sign
 from .tensor_table import PLAIN_CLASSES, inner_tensors, is_wrapper, unwrap
 
-# elements per byte; torch says that an element of these dtypes has one byte
+# the number of elements in a byte, for dtypes whose elements have one byte according to torch
 _PACKED: Final = {torch.quint4x2: 2, torch.quint2x4: 4}
-# dtypes that torch can copy and index, by the size of an element
+# maps the size of an element to a dtype of this size that torch can copy and index
 OF_SIZE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 _LARGEST_ITEM: Final = 16  # the largest size of an element in bytes; elements of every type may begin at a multiple of it
 FREED: Final = Sign("<freed>")  # replaces an activation whose memory was freed before it could be copied
@@ -81,7 +81,7 @@ def needed_bytes(tensor: Tensor) -> int:
 
 
 def cloned(tensor: Tensor) -> Tensor:
-    """`tensor.clone()`, also for types that torch only stores (`torch.int4`)."""
+    """Like `tensor.clone()`, but works for dtypes that torch only stores (`torch.int4`)."""
     try:
         return tensor.clone()
     except RuntimeError:  # torch 2.6 raises another RuntimeError than NotImplementedError
@@ -93,7 +93,7 @@ def cloned(tensor: Tensor) -> Tensor:
 
 
 def indexed(tensor: Tensor, index: Any) -> Tensor:
-    """`tensor[index]` for index tensors, also for dtypes that torch cannot index (before 2.7: float8 and unsigned integers)."""
+    """Like `tensor[index]`, but works for dtypes that torch cannot index (before 2.7: float8 and unsigned integers)."""
     try:
         return tensor[index]
     except RuntimeError:
@@ -101,7 +101,7 @@ def indexed(tensor: Tensor, index: Any) -> Tensor:
 
 
 def copy_of(tensor: Tensor) -> Tensor:
-    """A copy in memory of its own, with the strides of `tensor` even if `clone` would change them.
+    """Copy a tensor into memory of its own. The copy has the strides of `tensor` even if `clone` would change them.
 
     Functions such as batch_norm (of an expanded input) may return slightly different results for other strides.
     """
@@ -134,7 +134,7 @@ def may_overlap(tensor: Tensor) -> bool:
 
 
 def storage_part(tensor: Tensor, begin: int, end: int, dtype: torch.dtype = torch.uint8) -> Tensor:
-    """The bytes from `begin` to `end` of a tensor's storage, as elements of a dtype, on the same memory."""
+    """Make a view of the bytes from `begin` to `end` of a tensor's storage, as elements of a dtype."""
     flat, size = torch.empty(0, dtype=dtype, device=tensor.device), dtype.itemsize
     return flat.set_(tensor.untyped_storage(), begin // size, ((end - begin) // size,), (1,))
 
@@ -155,14 +155,14 @@ class MemoryCopy:
             self._storage = storage_part(tensor, self._begin, end).clone().untyped_storage()
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The copied part of a tensor that lies within these bytes: a view of this copy."""
+        """Make a view of this copy for a tensor that lies within the copied bytes."""
         with torch.no_grad():
             view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             offset = tensor.storage_offset() - self._begin // tensor.element_size()
             return view.set_(self._storage, offset, tensor.shape, tensor.stride())
 
 
-# layout -> the parts of a tensor of this compressed sparse layout
+# maps a compressed sparse layout to the names of the parts of its tensors
 COMPRESSED: Final = {
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
@@ -201,7 +201,7 @@ def version_of(tensor: Tensor) -> int:
 
 
 def alias(tensor: Tensor) -> Tensor | None:
-    """A detached view of the same memory and class (a plain tensor for a Parameter); None if the class allows no view."""
+    """Make a detached view of the same class (a plain tensor for a Parameter); returns None if the class allows no view."""
     if type(tensor) in PLAIN_CLASSES:
         if is_functorch_wrapped(tensor):
             return unwrap(unwrap(tensor).detach())  # the running transform wraps the result of `detach`
@@ -210,14 +210,14 @@ def alias(tensor: Tensor) -> Tensor | None:
 
 
 def copied(tensor: Tensor) -> Tensor | None:
-    """A copy of a detached tensor, of the same class; None if the class allows no copy."""
+    """Copy a detached tensor, with its class; returns None if the class allows no copy."""
     if type(tensor) is Tensor:
         return unwrap(copy_of(tensor))  # a running transform wraps the copy
     return _of_same_class(tensor, torch.Tensor.clone)
 
 
 def _of_same_class(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor | None:
-    """The result of `make`, as an instance of the tensor's subclass; None if that is impossible."""
+    """Call `make` and convert its result to the tensor's subclass; returns None if that is impossible."""
     with DisableTorchFunctionSubclass(), torch.no_grad():
         try:
             made = make(tensor)
@@ -232,7 +232,7 @@ def _of_same_class(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor |
 
 
 def of_same_class(tensor: Tensor, like: Any) -> Tensor:
-    """`tensor` as an instance of the class of `like`, with its attributes."""
+    """Convert `tensor` to an instance of the class of `like`, with the attributes of `like`."""
     if not isinstance(like, Tensor) or type(like) in PLAIN_CLASSES or type(like) is type(tensor) or is_lazy(like):
         return tensor
     with DisableTorchFunctionSubclass():
@@ -242,7 +242,7 @@ def of_same_class(tensor: Tensor, like: Any) -> Tensor:
 
 
 def _rebuilt(tensor: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor | None:
-    """A wrapper like `tensor` whose inner tensors are replaced by the results of `make`."""
+    """Make a wrapper like `tensor`, whose inner tensors are the results of `make`; returns None if that is impossible."""
     try:
         _, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]  # raises for a class without it
         inner = {name: make(one) for name, one in inner_tensors(tensor).items()}

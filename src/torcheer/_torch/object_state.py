@@ -28,8 +28,8 @@ from torch.nn import Module
 from .._cleanup import pass_interrupts_on
 from .containers import LEAVES, slots_of
 
-LIMIT = 200  # the largest number of objects followed from one attribute
-ROOM = 1 << 20  # bytes of NumPy arrays that are copied for one pass; for larger arrays a sample is compared
+LIMIT = 200  # follow at most this many objects from one attribute
+ROOM = 1 << 20  # copy at most this many bytes of NumPy arrays for one pass; of further arrays only a sample is compared
 
 _NOTHING, _MODULE, _DICT, _LIST, _SET, _DEQUE, _TUPLE = range(7)
 _RANDOM, _ARRAY, _BYTES, _FUNCTION, _METHOD, _PARTIAL, _OBJECT = range(7, 14)
@@ -169,9 +169,9 @@ class Array(Snapshot):
 
 
 class LargeArray(Snapshot):
-    """A large NumPy array, of which a sample of the values is compared. It is not restored."""
+    """A large NumPy array. A sample of its values is compared; the array is not restored."""
 
-    is_changed = False  # False, so that a backward pass does not try to swap the array's values
+    is_changed = False  # always False, so that a backward pass does not try to swap the array's values
 
     def _read(self) -> Any:
         array = self.subject
@@ -251,7 +251,7 @@ def _position_of(iterator: Any) -> Any:
     return (found[0], of, *found[2:]) if found[0] is iter else None
 
 
-Where = tuple[Module | None, Any]  # (module, value of an attribute) or (None, name): names what is not restored
+Where = tuple[Module | None, Any]  # (module, value of an attribute) or (None, name), to name an object that is not restored
 
 
 class ObjectState:
@@ -265,7 +265,7 @@ class ObjectState:
         self.tensors: list[Tensor] = []  # all tensors met, some of them several times
         self._filled = filled
         self.seen: dict[int, Any] = {}  # id -> object met
-        self._left: set[int] = set()  # ids of the objects that lead to too many others
+        self._left: set[int] = set()  # ids of objects that are left alone, because they lead to too many others
         self._modules: list[Module] = []  # all modules met, registered or not
         self._room = ROOM
         self._holders: dict[int, list[int]] = {}  # for arguments: id of an object -> ids of the objects that hold it
@@ -276,7 +276,7 @@ class ObjectState:
         return self.add(value, (None, f"an argument of class {type(value).__name__}"), math.inf, self._holders)
 
     def put_back(self) -> dict[int, Any]:
-        """The objects, by id, that can be restored together with everything they lead to."""
+        """Return the objects, by id, that can be restored with all objects they lead to."""
         leading = set(self._unsure)
         waiting = list(leading)
         while waiting:
@@ -314,7 +314,7 @@ class ObjectState:
             self.seen[id(here)] = here
             self._left.discard(id(here))
             if len(met) > limit:
-                for key in met[1:]:  # another attribute may lead to these without exceeding the limit
+                for key in met[1:]:  # another attribute may lead to these objects without exceeding the limit
                     del self.seen[key]
                 self._left.add(id(value))
                 first = kind_of(type(value))
@@ -397,7 +397,7 @@ class ObjectState:
             return
 
     def generators_of(self, function: Any) -> list[Any]:
-        """The random generators among a function's variables, or in containers among them."""
+        """Find the random generators among a function's variables, or in containers among its variables."""
         found: list[Any] = []
         for value in _variables(function):
             kind = kind_of(type(value))

@@ -42,7 +42,7 @@ class RandomState:
             )
 
     def moved(self) -> dict[str, Callable[[], object]]:
-        """Maps the name of each generator whose state differs now to a function that restores the state."""
+        """Map the name of each generator that now has another state to a function that restores this state."""
         now, found = RandomState.now(), dict[str, Callable[[], object]]()
         if now.python != self.python:
             found["Python"] = partial(random.setstate, self.python)
@@ -67,7 +67,7 @@ class RandomState:
 
 
 class OwnDraws(Protocol):
-    """A recording's knowledge of the random numbers that its pass drew from torch."""
+    """Says which random numbers the pass of a recording drew from torch."""
 
     drew: bool  # True if a watched call drew
 
@@ -76,11 +76,11 @@ class OwnDraws(Protocol):
 
 
 class random_as_found(Managed["random_as_found"]):  # noqa: N801 - used as a function: `with random_as_found() as random:`
-    """A block after which every generator is back in its earlier state, unless another thread changed it meanwhile.
+    """At the end of this block, restore the state of every generator, unless another thread changed it meanwhile.
 
-    Generators belong to the whole process. Only for torch's, and only with a recording, is it known which thread drew. So if
+    Generators belong to the whole process. Only a recording knows which thread drew, and only from torch's generators. So if
     another thread is busy with random numbers or torch, a generator is restored only if a recording knows every draw, or if
-    the state was set for the block. Restoring a generator that others draw from would repeat their numbers.
+    the state was set for the block. If others draw from a generator, restoring it would repeat their numbers.
     """
 
     def __init__(self) -> None:
@@ -146,13 +146,13 @@ def _is_busy(innermost: FrameType) -> bool:
     return False
 
 
-OWN_THREADS: Final = "torcheer-"  # how the names of this library's threads begin
+OWN_THREADS: Final = "torcheer-"  # the names of this library's threads begin with this
 _STANDARD: Final = sysconfig.get_path("stdlib")
 _COMPILE_WORKERS: Final = os.path.join(os.path.dirname(torch.__file__), "_inductor", "compile_worker")
 
 
 def _as_lists(value: Any) -> Any:
-    """A random state as plain values that can be compared."""
+    """Convert a random state to plain values that can be compared."""
     if isinstance(value, (list, tuple)):
         return [_as_lists(one) for one in value]
     return value.tolist() if hasattr(value, "tolist") else value

@@ -64,8 +64,8 @@ def restore_count(tensor: Tensor, count: int) -> None:
 
 @cleaning
 def counts_as_found(model: Callable[..., Any], arguments: Arguments) -> Iterator[None]:
-    """A block for passes that restore the values of all parameters, buffers and inputs; afterwards their writes do not
-    count.
+    """Inside this block, a pass writes to parameters, buffers and inputs and restores their values. Its writes do not count
+    in torch's counters afterwards.
     """
     with DisableTorchFunction():
         modules = [module for root, _ in roots_of(model) for module in root.modules()]
@@ -81,7 +81,7 @@ def counts_as_found(model: Callable[..., Any], arguments: Arguments) -> Iterator
             restore_count(tensor, count)
 
 
-# Copies of tensors from before a pass, to be written back after it.
+# Copies tensors before a pass, and writes the copies back after it.
 
 
 class AutogradState:
@@ -93,7 +93,7 @@ class AutogradState:
         self.tensor = tensor
         self._is_required = tensor.requires_grad
         base = base_of(tensor)
-        self._root = base if base is not None else tensor  # if a view's memory is written, torch gives the view a new node
+        self._root = base if base is not None else tensor  # torch gives a view a new node after a write to its memory
         self._node = self._root.grad_fn
 
     @property
@@ -102,7 +102,7 @@ class AutogradState:
 
     @property
     def can_be_restored(self) -> bool:
-        """False if torch offers no way back: the tensor had a node, or it is a view of a tensor that was written to."""
+        """False if torch cannot restore the state: the node changed and the tensor had one, or is a view of another tensor."""
         return self._root.grad_fn is self._node or (self._node is None and self._root is self.tensor)
 
     def restore(self) -> None:
@@ -120,8 +120,8 @@ class TensorBackup:
     """A tensor's storage, shape, strides, values, and count of writes.
 
     If torch would refuse a write through the tensor (its elements overlap, as in an expanded tensor), the bytes of the
-    storage are copied instead. With `is_suspected`, no write is known: the values are compared first and written only if
-    they differ, because the memory may be read-only.
+    storage are copied instead. With `is_suspected`, no write is known: the values are compared first, and written back only
+    if they differ, because the memory may be read-only.
     """
 
     __slots__ = ("_copy", "_in_bytes", "_writes", "is_suspected", "tensor", "view")
@@ -151,7 +151,7 @@ class TensorBackup:
             memory = _bytes_of(view)
             if not self.is_suspected or not torch.equal(memory, self._copy):
                 memory.copy_(self._copy)
-        elif view.layout is torch.sparse_coo:  # whose `copy_` makes new parts: others may hold the ones there were
+        elif view.layout is torch.sparse_coo:  # its `copy_` makes new parts, but others may hold the old parts
             for part, old in zip(sparse_parts(view), sparse_parts(self._copy), strict=True):
                 part.copy_(old)
         elif tensor.is_inference():
@@ -186,8 +186,8 @@ class TensorBackup:
 
 
 class UncopiedTensors:
-    """The memory and a sample of the values of tensors that are not copied: replaced memory is restored, changed values are
-    only detected.
+    """Remembers the memory and a sample of the values of tensors that are not copied. If a tensor has other memory, its
+    memory is restored; changed values are only detected.
     """
 
     def __init__(self, tensors: list[Tensor]) -> None:
@@ -325,7 +325,7 @@ def _is_object(value: Any) -> bool:
     return not isinstance(value, (list, tuple, dict, bool, int, float, complex, str, Tensor, type(None)))
 
 
-# The state at the end of a pass, swapped in for the duration of a backward pass.
+# Swaps in the state at the end of a pass while a backward pass runs.
 #
 # An example: a forward pass doubles a buffer, a checkpointed block reads the buffer, and the log restores the old values.
 # The backward pass runs the block again, which must read the doubled values. So when the backward pass begins, the buffer
@@ -357,7 +357,7 @@ class ClassOf(Snapshot):
 
 
 class GraphOf(Snapshot):
-    """The autograd state of a tensor: whether it requires gradients, and its value together with its graph."""
+    """The autograd state of a tensor: whether it requires gradients, and its graph with the values in it."""
 
     def _read(self) -> tuple[bool, Tensor | None]:
         tensor = self.subject
@@ -415,9 +415,9 @@ def _has_no_graph(one: Any) -> bool:
 class LeftBehind:
     """The state that a pass left. It is swapped with the present state when a backward pass begins, and back when it ends.
 
-    Changes by a backward pass are there again in the next backward pass. If a backward pass runs through several histories
-    of one model, the nodes of each see the state left by their own pass. Random generators follow the history that is
-    swapped in first.
+    The next backward pass sees the changes that a backward pass made. If a backward pass runs through several histories of
+    one model, the nodes of each see the state that their own pass left. Random generators get the state of the history that
+    is swapped in first.
     """
 
     def __init__(self, snapshots: list[Any]) -> None:
@@ -518,7 +518,7 @@ class LeftBehind:
         return problems, interrupt
 
 
-_there: list[LeftBehind] = []  # the states that are swapped in now; no two share an object
+_there: list[LeftBehind] = []  # the states that are swapped in now; no two of them have an object in common
 _lock = threading.RLock()
 
 
@@ -541,7 +541,7 @@ class _End:
 # to it, and the copy is written back at the end. If restoring one part raises, the others are still restored; the parts that
 # failed are named afterwards.
 
-WRITTEN_UNSEEN = "it was written to by code that cannot be watched"  # a part of notes that name a tensor
+WRITTEN_UNSEEN = "it was written to by code that cannot be watched"  # this text is a part of notes that name a tensor
 _OWN = len(vars(Module()))  # the number of attributes that every module has
 _CONTAINERS = frozenset({dict, list, set, deque, type(forward_hooks_of(Module()))})
 _SIMPLE = PLAIN | {Tensor, Parameter}
@@ -560,7 +560,7 @@ class StateRestorer:
     ) -> None:
         self.problems: list[str] = []
         self.written_unseen: list[str] = []  # names of tensors that unwatched code wrote to
-        self.moved: list[Any] = []  # module attributes and containers whose old items `restore` put back
+        self.moved: list[Any] = []  # module attributes and containers that had changed and that `restore` put back
         self.interrupt: BaseException | None = None
         self.lazy: list[tuple[Tensor, Tensor]] = []  # (uninitialised tensor, its twin for the pass)
         self._modules = modules
@@ -605,7 +605,7 @@ class StateRestorer:
     def _remember(self, modules: list[Module]) -> list[Tensor]:
         """Remember the attributes of modules. Returns their parameters and buffers."""
         registered: list[Any] = []
-        harmless = set(_SIMPLE)  # classes of attributes without anything a pass could change
+        harmless = set(_SIMPLE)  # classes of attributes that a pass cannot change
         filled, empty, rows, objects = self._filled, self._empty, self._attributes, self._objects
         for module in modules:
             attributes = module.__dict__
@@ -655,7 +655,7 @@ class StateRestorer:
         return [tensor for tensor in registered if isinstance(tensor, Tensor) and not is_lazy(tensor)]
 
     def not_copied(self) -> dict[int, Any]:
-        """Maps ids to the objects that are passed to the model themselves, not as copies: they are restored, or the model holds
+        """Map ids to the objects that the model gets themselves, not as copies, because they are restored or the model holds
         them.
         """
         containers = [container for container, _ in self._filled[: self._of_model]]
@@ -667,7 +667,7 @@ class StateRestorer:
         return {id(one): one for one in known if type(one) not in _SIMPLE} | self._objects.put_back()
 
     def _replace_lazy(self) -> None:
-        """Give the pass twins of uninitialised (lazy) tensors, because materialising cannot be undone."""
+        """Put twins of uninitialised (lazy) tensors into the modules for the pass: a materialised tensor cannot be restored."""
         twins = {id(tensor): twin for tensor, twin in self.lazy}
         for _, saved in self._attributes:
             registered = [saved.get(PARAMETERS), saved.get(BUFFERS)]
@@ -692,7 +692,7 @@ class StateRestorer:
             self._objects.add(value, (module, value))
 
     def hooks_start_here(self) -> None:
-        """Count hooks registered from now on as the pass's own."""
+        """From now on, every new hook counts as registered by the pass."""
         self._first_new_hook = RemovableHandle.next_id
 
     def back_up(self, tensors: Iterable[Tensor], *, is_suspected: bool = False) -> None:
@@ -790,7 +790,7 @@ class StateRestorer:
         return [backup for *_, backup in self._gradients or () if backup is not None]
 
     def left_behind(self, before: RandomState) -> LeftBehind | None:
-        """The changes that the pass made, in their present state; None if it changed nothing. Call before `restore`.
+        """Take snapshots of everything the pass changed; returns None if it changed nothing. Call this before `restore`.
 
         `before` is the random state at the start of the pass.
         """
@@ -928,8 +928,8 @@ class StateRestorer:
             self._note(name, WRITTEN_UNSEEN)
 
     def _restore_pieces(self) -> None:
-        """Runs after tensors: an array's copy is from before the pass, the copy of a tensor on its memory from before a
-        write.
+        """Runs after tensors are restored: an array was copied before the pass, but a tensor in the array's memory was copied
+        later, before a write.
         """
         for piece, where in self._objects.pieces:
             self._try(piece.restore, (), self._name_of_place, where)
@@ -953,7 +953,7 @@ class StateRestorer:
                 self._try(backup.restore, (), self._name_of_gradient, tensor)
 
     def _restore_autograd(self) -> None:
-        """Runs after values and gradients: then neither writes nor gradients count as the user's."""
+        """Runs after values and gradients are restored, so that restoring them leaves no trace in the autograd state."""
         for state in [one for one in self._autograd.values() if one.is_changed]:
             self._try(state.restore, (), self._name_of, state.tensor)
 
@@ -982,7 +982,7 @@ class StateRestorer:
         return _have_same_values(now, then) and all(map(is_, flat(map(dict.keys, now)), flat(then)))
 
     def _new_hooks(self) -> Iterable[tuple[dict[Any, Any], dict[int, Any]]]:
-        """(dictionary of hooks, the hooks in it that this pass registered). Later hooks have larger ids."""
+        """Yield dictionaries of hooks, each with the hooks in it that this pass registered: their ids are larger."""
         if RemovableHandle.next_id == self._first_new_hook:
             return
         named = chain.from_iterable(saved.items() for _, saved in self._attributes)

@@ -21,9 +21,9 @@ from torch.nn import Parameter
 from .internals import DisableTorchFunction, storage_address, write_count
 from .memory import OF_SIZE, needed_bytes
 
-_WHOLE: Final = 4096  # number of bytes; a tensor up to this size is read as a whole
-_BLOCK: Final = 512  # bytes read at the start and at the end of a larger tensor
-_ELEMENTS: Final = 1024  # elements read of a tensor on another device
+_WHOLE: Final = 4096  # read a tensor of at most this many bytes as a whole
+_BLOCK: Final = 512  # read this many bytes at the start and at the end of a larger tensor
+_ELEMENTS: Final = 1024  # read at most this many elements of a tensor on another device
 _PLAIN: Final = frozenset({Tensor, Parameter})
 _is_near: Final[Callable[[Tensor], bool]] = attrgetter("is_cpu")
 _bytes_at: Final = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
@@ -84,7 +84,7 @@ class Marks:
 
 
 def _ask(question: Callable[[Tensor], int], tensors: Sequence[Tensor], otherwise: int) -> list[int]:
-    """The results of `question` for all tensors; `otherwise` if torch raises."""
+    """Call `question` with each tensor. Returns the results, with `otherwise` where torch raises."""
     try:
         return list(map(question, tensors))
     except RuntimeError:  # inference tensors have no count; sparse tensors and wrappers have no storage
@@ -107,14 +107,14 @@ def _readable(tensor: Tensor) -> int:
 
 
 def _sample(address: int, length: int) -> bytes:
-    """All bytes of a small piece of memory, or both ends of a larger one."""
+    """Read a piece of memory: all bytes of a small piece, both ends of a larger piece."""
     if length <= _WHOLE:
         return _bytes_at(address, length)  # type: ignore[no-any-return]  # a C function
     return _bytes_at(address, _BLOCK) + _bytes_at(address + length - _BLOCK, _BLOCK)  # type: ignore[no-any-return]
 
 
 def _samples(tensors: Sequence[Tensor], memory: list[tuple[int, int]], on_device: Container[int]) -> list[Sample]:
-    """Samples of the tensors. Samples on other devices are copied together, for each device and element size."""
+    """Take samples of the tensors. On other devices, samples of one device and element size are copied together."""
     samples: list[Sample] = [None] * len(tensors)
     elsewhere: dict[tuple[torch.device, torch.dtype], list[tuple[int, Tensor]]] = {}
     for place, (tensor, (address, length)) in enumerate(zip(tensors, memory, strict=True)):

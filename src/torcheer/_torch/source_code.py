@@ -24,9 +24,9 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OURS = (os.path.join(_PACKAGE, "_torch") + os.sep, os.path.join(_PACKAGE, "capture") + os.sep)
 
-_AROUND = 3  # number of lines shown before and after a line
+_AROUND = 3  # show this many lines before and after a line
 
-# First line and column to last line and column, or the index of the instruction if columns are unknown (Python 3.10).
+# Source position: line and column of start and end; or the index of the instruction if columns are unknown (Python 3.10).
 Span = tuple[int, int, int, int] | int
 
 
@@ -55,7 +55,7 @@ class Sources:
         return file.startswith(_TORCH)
 
     def is_ours(self, file: str) -> bool:
-        """True if a file belongs to torcheer and runs between the program and torch."""
+        """True if a file belongs to torcheer and its code runs between the program and torch."""
         return file.startswith(_OURS)
 
 
@@ -63,7 +63,7 @@ RUNNING: Final = Sources()
 
 
 class CodeTable:
-    """The code objects of one log's sites, by number. Other data of a site does not need the running program."""
+    """The code objects of one log's sites, by number. They are the only data of a site that needs the running program."""
 
     sources: Sources = RUNNING  # the files of the code objects
 
@@ -73,7 +73,7 @@ class CodeTable:
         self._spans: dict[int, list[Any]] = {}  # number of a code object -> its spans, for code objects that were looked up
         # number of a code object -> the first instruction of each line, and these lines
         self._starts: dict[int, tuple[list[int], list[int]]] = {}
-        self._calls: dict[int, dict[int, int]] = {}  # for the same: the offset of each PRECALL, and of its CALL
+        self._calls: dict[int, dict[int, int]] = {}  # number of a code object -> the offsets of each PRECALL and its CALL
 
     def numbers(self, codes: list[CodeType]) -> tuple[int, ...]:
         """The numbers of code objects; a new code object gets the next number."""
@@ -134,7 +134,7 @@ _PRECALL = dis.opmap.get("PRECALL")
 def _calls_after_precalls(code: CodeType) -> dict[int, int]:
     """Maps the offset of each PRECALL to that of its CALL.
 
-    Python 3.11 has two instructions for a call. After a few runs it makes some calls, such as `tuple(…)`, at the first one.
+    Python 3.11 has two instructions for a call. After a few runs it makes some calls, such as `tuple(…)`, at the PRECALL.
     """
     steps = list(dis.get_instructions(code))
     return {one.offset: other.offset for one, other in pairwise(steps) if one.opcode == _PRECALL and other.opname == "CALL"}
@@ -247,7 +247,7 @@ def stack_of(site: Site | None, module: Around | None) -> list[SourceLine]:
 
 
 def source_of(site: Site | None, module: Around | None) -> SourceLine | None:
-    """The innermost line outside torch. If all are in torch, as in an `nn.Sequential`, the line that calls the function."""
+    """The innermost line outside torch. If all lines are in torch, as in an `nn.Sequential`, the line with the call."""
     stack = stack_of(site, module)
     stack.reverse()
     own = next((line for line in stack if not line.is_torch), None)
@@ -255,7 +255,7 @@ def source_of(site: Site | None, module: Around | None) -> SourceLine | None:
 
 
 def same_positions(sites: list[Site]) -> list[int]:
-    """For each site: the number of the first site at the same source position, with -1 (no site) at the end.
+    """Map each site to the number of the first site at the same source position. The last item is -1, for no site.
 
     Python compiles the condition of a `while` loop twice, and the body of a `finally`.
     """
@@ -292,8 +292,8 @@ def is_in_custom_function(frame: FrameType | None) -> bool:
     return False
 
 
-# Our other modes, through which a call may pass. A mode that hands a call on makes it again from inside, so its inner frames
-# belong to the same call. If it runs a copy of torch's Python function instead, the inner frames are new calls.
+# A call may pass through our other modes. If a mode makes the call again from inside, the inner frames belong to the same call.
+# If it runs a copy of torch's Python function instead, the inner frames are new calls.
 _HANDING_ON: set[int] = set()
 _OPENING: set[int] = set()
 
@@ -316,7 +316,7 @@ class Forward:
         self.code = code
         self.decides = decides  # decides whether a module takes a fused path (`fused.py`); None for nearly all classes
         self.direct: dict[int, int] = {}  # instruction -> number of the site, for calls made in `forward` itself
-        # instructions of `forward` and of a function that it calls -> (code of the function, number of the site)
+        # maps an instruction of `forward` and one of a function it calls to (code of the function, number of the site)
         self.near: dict[tuple[int, int], tuple[CodeType, int]] = {}
 
 
@@ -328,8 +328,8 @@ class CallSites:
         self._table = table
         self._numbers: dict[tuple[int, ...], int] = {}
         self.forward = Forward(None)  # the forward of the running module
-        self.call: FrameType | None = None  # the outermost of torch's frames of its call
-        self.when_elsewhere: Callable[[FrameType], None] | None = None  # called with a frame that may be outside this call
+        self.call: FrameType | None = None  # torch's outermost frame of the call of that module
+        self.when_elsewhere: Callable[[FrameType], None] | None = None  # called with a frame that may lie outside `call`
         self._last = id(outermost) if outermost is not None else 0
         self._skipped: set[int] = {id(_HANDLER), *_HANDING_ON, *_OPENING}
         self._ends: set[int] = set(MODULE_CALL)

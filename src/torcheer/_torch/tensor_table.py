@@ -32,7 +32,7 @@ from .internals import (
 )
 
 PLAIN_CLASSES = frozenset({Tensor, torch.nn.Parameter})
-# The last writer of storages that code outside torch can write to: larger than the number of any record.
+# Stands for the last writer of a storage that code outside torch can write to: larger than the number of any record.
 UNKNOWN_WRITER = 1 << 62
 
 
@@ -66,12 +66,12 @@ class TensorTable:
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}  # id of a tensor, which may be gone -> its entry
         self.last_write: dict[int | None, int] = {}  # storage -> the number of the last record that wrote to it
-        # calls that returned an argument: its entry, its record before the call, and the record of the call
+        # for each call that returned its argument: the argument's entry, its record before the call, the record of the call
         self.handed_back: list[tuple[Entry, int, int]] = []
         self._writes: dict[int, list[Write]] = {}
         self._hollow: dict[int, Entry] = {}  # id of a tensor without elements, which may get memory unseen -> its entry
         self.shared: set[int] = set()  # storages that code outside torch can write to
-        # a storage over another storage's memory -> that storage, and the offset in it
+        # maps a storage that uses memory of another storage to that other storage, and the offset in it
         self.homes: dict[int, tuple[int, int]] = {}
 
     def find(self, tensor: Tensor) -> Entry | None:
@@ -97,8 +97,8 @@ class TensorTable:
     def leave(self, first: int, outputs: tuple[int, ...]) -> None:
         """Called when a module ends, inside which record `first` and later records were written.
 
-        `x.to(dtype)` may return `x` itself, which then stands for that call. If the module does not return it, code outside
-        holds it as the module's argument, so it stands for its earlier record again.
+        `x.to(dtype)` may return `x` itself. Then `x` gets the record of that call. If the module does not return `x`, code
+        outside holds `x` as the module's argument, so `x` gets its earlier record again.
         """
         kept: list[tuple[Entry, int, int]] = []
         while self.handed_back and self.handed_back[-1][2] >= first:
@@ -116,12 +116,12 @@ class TensorTable:
             self.point(tensor, number, storage)
 
     def living_in(self, storage: int) -> list[tuple[int, Tensor]]:
-        """(record number, tensor) for the live known tensors in this storage."""
+        """List (record number, tensor) for the known tensors in this storage that still exist."""
         found = [(entry.number, entry()) for entry in list(self.entries.values()) if entry.storage == storage]
         return [(number, tensor) for number, tensor in found if tensor is not None]
 
     def storage_of(self, tensor: Tensor) -> int | None:
-        """The storage of `tensor`. If several storages are made over the same memory, the first of them."""
+        """Return the storage of `tensor`. If several storages use the same memory, returns the first of these."""
         storage = storage_of(tensor)
         return self.homes[storage][0] if self.homes and storage in self.homes and storage is not None else storage
 
@@ -201,7 +201,7 @@ class TensorTable:
         return living
 
     def cut(self, length: int) -> None:
-        """Forget tensors whose record is not below `length`, or whose entry an interrupt left incomplete."""
+        """Forget tensors whose record number is `length` or larger, or whose entry an interrupt left incomplete."""
         for key, entry in list(self.entries.items()):
             if not (hasattr(entry, "number") and hasattr(entry, "storage") and entry.number < length):
                 del self.entries[key]
@@ -303,7 +303,7 @@ def unwrap(tensor: Tensor) -> Tensor:
 
 
 def extent(tensor: Tensor) -> tuple[int, int, bool]:
-    """The half-open byte range of `tensor` in its storage, and True if it uses every byte of the range."""
+    """Return the first byte of `tensor` in its storage, the byte after the last, and whether it uses every byte between."""
     if is_lazy(tensor) or tensor.is_nested:
         return 0, 1 << 62, False
     if tensor.layout is not torch.strided or is_functorch_wrapped(tensor):

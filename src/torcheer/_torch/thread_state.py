@@ -27,7 +27,7 @@ def autocast_state() -> Autocast:
 
 
 def autocast_as(state: Autocast) -> contextlib.ExitStack:
-    """A block in which autocast has this state. The block is already entered when it is returned, so use it at once."""
+    """Enter a block in which autocast has this state, and return it. Use it at once."""
     recorded = dict(state)
     with contextlib.ExitStack() as context:
         for device in _DEVICES:
@@ -38,13 +38,13 @@ def autocast_as(state: Autocast) -> contextlib.ExitStack:
         return context.pop_all()
 
 
-# torch's per-thread state, restored if an interrupt came between two lines of torch that change it.
+# Restores torch's per-thread state if an interrupt came between two lines of torch that change it.
 
 
 class thread_as_found(Managed[None]):  # noqa: N801 - used as a function: `with thread_as_found():`
-    """Restores after an interrupt: the function modes, whether functions reach them, and the gradient mode.
+    """After an interrupt, restores the function modes, whether functions reach them, and the gradient mode.
 
-    Recordings may overlap: the mode of a recording that began in the block and goes on stays; modes of ended recordings go.
+    Recordings may overlap: if a recording began in the block and goes on, its mode stays; modes of ended recordings go.
     """
 
     def _begin(self) -> None:
@@ -92,7 +92,7 @@ def _is_over(mode: Any) -> bool | None:
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    """An error and all errors that it was raised from or while handling."""
+    """List an error, and the errors that were its causes or were being handled when it was raised."""
     chain: list[BaseException] = []
     while error is not None and not any(error is one for one in chain):
         chain.append(error)

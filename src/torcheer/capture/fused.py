@@ -54,13 +54,13 @@ NOTE = (
     "torch.backends.mha.set_fastpath_enabled(False) first; values at padded positions are then others."
 )
 
-Given = dict[int | str, Any]  # argument name -> value; the key of a positional argument without a known name is its position
+Given = dict[int | str, Any]  # argument name -> value; if a positional argument has no known name, its key is its position
 Decides = Callable[[Any, Given], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A change of the mode stack for the duration of one module call."""
+    """A change of the mode stack that lasts as long as one module call."""
 
     module: Module
     interceptors: tuple[Interceptor, ...]
@@ -77,12 +77,12 @@ _here = _Here()
 
 
 def switches_here() -> list[Switch]:
-    """The switches in force on this thread. All recordings share this list."""
+    """The changes of this thread's mode stack that are not undone yet. All recordings share this list."""
     return _here.switches
 
 
 class AtenWatch(TorchDispatchMode):  # type: ignore[misc]  # looked up
-    """Reports ATen calls to interceptors that left the mode stack, the innermost first."""
+    """Reports ATen calls to the interceptors that were taken off the mode stack, the innermost first."""
 
     supports_higher_order_operators = True
 
@@ -119,8 +119,8 @@ def watch_functions(module: Module) -> None:
 def watch_fused(module: Module, interceptor: Interceptor) -> None:
     """Called when a module is about to take its fused path: take the interceptors off the mode stack until it ends.
 
-    Does nothing if another mode is on the stack: with it, the plain model does not take the fused path either. Of several
-    nested recordings, the innermost does this for all.
+    Does nothing if the program has a mode on the stack: then the plain model does not take the fused path either. If
+    recordings are nested, the innermost does this for all of them.
     """
     modes = function_modes()
     if modes and modes[-1] is interceptor and all(type(mode) is type(interceptor) for mode in modes):
@@ -168,7 +168,7 @@ def _undo_show_aten() -> None:
 
 
 def decision_of(cls: type) -> Decides | None:
-    """The function that decides whether a module of this class takes its fused path; None for classes without such a path."""
+    """Return the function that decides whether a module of this class takes its fused path; None if it has no such path."""
     for known, names, decides in _DECIDES if can_watch_aten else ():
         if issubclass(cls, known):
             code = getattr(cls.forward, "__code__", None)
@@ -197,7 +197,7 @@ def is_about_to_fuse(module: Module, decides: Decides, args: tuple[Any, ...], fr
 
 
 def named_arguments(frame: FrameType) -> Given:
-    """The keyword arguments of a module call, read from the frame that calls its hooks: global pre-hooks do not get them."""
+    """Read the keyword arguments of a module call from the frame that calls its hooks: global pre-hooks do not get them."""
     named = frame.f_locals.get("kwargs")
     return named if isinstance(named, dict) else {}
 

@@ -50,7 +50,7 @@ def device_event() -> Any:
 
 
 class DeviceTimer:
-    """Puts an event before and after every operation; waits for the device only at the end."""
+    """Records a device event before and after every operation, and waits for the device only at the end."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[int, int, Any, Any]] = []
@@ -85,7 +85,7 @@ class DeviceTimer:
 # a node is stored in the node's own metadata, and hooks refer to the log weakly, so neither the graph nor the history keeps
 # the other alive.
 
-FOLLOWED = 20_000  # nodes hooked at a time; freeing a longer chain of hooked nodes could overflow torch's stack
+FOLLOWED = 20_000  # hook at most this many nodes at a time: freeing a longer chain of hooked nodes could overflow torch's stack
 
 Node = Any
 LeafOf = Callable[[Node], int | None]
@@ -110,7 +110,7 @@ class Watched:
         self.operation = operation
         self.leaf: int | None = operation if role == "accumulation" else None
         self.outputs: dict[int, list[int]] = {}  # output -> operations with that tensor: a call may return its own argument
-        # (index of a gradient, node that receives the gradient, output of the receiving node that the gradient belongs to)
+        # for each gradient: (its index, the node that receives it, the output of that node whose gradient it is)
         self.onward: list[tuple[int, Watched, int]] = []
         self.is_given = False  # True if the node made an input of the recording: the node itself was not recorded
         self.is_target = self.leaf is not None  # True if a pass may end here without running the node
@@ -134,18 +134,18 @@ class Following:
 
     def __init__(self, backward: BackwardLog) -> None:
         self.log = weakref.ref(backward)
-        self.counted = object()  # every `Watched` that is alive refers to this object: its reference count is their number
+        self.counted = object()  # each living `Watched` refers to this object, so its reference count shows how many there are
         self._none = sys.getrefcount(self.counted)
         self.count = 0  # nodes hooked so far
         self.has_custom = False
         self._left_behind: Callable[[], LeftBehind | None] | None = None  # None: the pass left nothing behind
         self._key = object()
         self._handles: list[Any] = []  # handles of hooks on leaf tensors, which may outlive the graph
-        self._many = 1_000  # number of handles at which handles of dead nodes are removed
+        self._many = 1_000  # remove the handles of dead nodes when there are more handles than this
         weakref.finalize(backward, _remove, self._handles).atexit = False
 
     def keep(self, left: LeftBehind, outputs: Iterable[Tensor]) -> None:
-        """For each backward pass that reaches a node of this forward pass, restore the state that the forward pass left.
+        """Let each backward pass that reaches a node of this forward pass restore the state that the forward pass left.
 
         The graph holds `left` only if `left` refers to no graph: Python never collects a cycle through autograd.
         """
@@ -172,7 +172,7 @@ class Following:
 
     @property
     def left(self) -> int:
-        """The number of nodes that may still be hooked.
+        """How many more nodes may be hooked.
 
         Reads a reference count: a counter decremented in `__del__` could swallow an interrupt.
         """
@@ -186,7 +186,7 @@ class Following:
     def follow(
         self, node: Node, operation: int, role: str, leaf_of: LeafOf | None, goes_on: Callable[[Node], bool] | None = None
     ) -> Watched:
-        """Hook a node of an operation, and the unhooked nodes reached from it through nodes that `goes_on` accepts."""
+        """Hook a node of an operation, and the unhooked nodes behind it, as long as `goes_on` accepts each node on the way."""
         first = self._hook(node, operation, role, leaf_of)
         waiting = [(node, first)]
         while waiting:
@@ -273,7 +273,7 @@ class GradientWatcher:
         return tensor.is_leaf or (watched is not None and watched.is_given)
 
     def meet(self, numbers: Iterable[int], tensors: Iterable[Tensor]) -> None:
-        """Called before arguments are used: hook nodes that an unwatched custom autograd function gave them."""
+        """Called before a call uses its arguments: hook the nodes they got from an unwatched custom autograd function."""
         for number, tensor in zip(numbers, tensors, strict=True):
             if not tensor.requires_grad or number < 0:
                 continue
@@ -283,7 +283,7 @@ class GradientWatcher:
                 self._tie(number, tensor)
 
     def expect(self, roots: Iterable[Tensor]) -> None:
-        """A backward pass is about to begin at these tensors: note whether a parameter or an input is among them."""
+        """Called before a backward pass begins at these tensors: note whether a parameter or an input is among them."""
         known = [one for one in roots if one.requires_grad and self._number_of_leaf(one) is not None]
         self._backward.begins_outside = any(map(self.is_given, known))
 
@@ -330,7 +330,7 @@ class GradientWatcher:
             self._log.notes.append(message)
 
     def _leaf(self, node: Node) -> int | None:
-        """The number of the parameter or input whose gradient a node accumulates. A detached copy of it does not count."""
+        """Return the number of the parameter or input whose gradient a node accumulates; None for a detached copy of one."""
         leaf = node.variable
         number = self._number_of_leaf(leaf) if not is_functorch_wrapped(leaf) else None
         if number is None or number < 0:
@@ -388,7 +388,7 @@ def _before(following: Following, node: Watched, gradients: tuple[Tensor | None,
 
 
 def _entered(log: BackwardLog, node: Watched, task: int) -> BackwardRecord | None:
-    """The backward pass in which a node runs, if it is not the latest; None if its graph was not recorded here."""
+    """Find the backward pass in which a node runs, if it is not the latest; None if its graph was not recorded here."""
     backward = log.known(task)
     outer = log.running.get(get_ident())
     if backward is None and outer is not None and outer.record is not None and _runs_inside_a_node():
@@ -415,7 +415,7 @@ def _runs_inside_a_node() -> bool:
 def _receive(
     log: BackwardLog, backward: BackwardRecord, leaf: int, gradients: tuple[Tensor | None, ...]
 ) -> tuple[Tensor | None, ...] | None:
-    """Keep the gradient of a leaf. Returns the tensor that torch accumulates in its place."""
+    """Keep the gradient of a leaf. Returns the tensor that torch is to accumulate instead of the gradient."""
     backward.summed.pop(leaf, None)
     gradient = gradients[0] if gradients else None
     if gradient is None or not log.wants(leaf) or is_legacy_batched(gradient):

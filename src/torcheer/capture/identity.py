@@ -1,4 +1,4 @@
-"""Finds the record that a tensor stands for, when no watched call made the tensor.
+"""Finds the record of a tensor that no watched call made.
 
 `OutsideTensors` lists tensors that exist before and after the pass (parameters, buffers, inputs, module attributes).
 `SharedMemory` detects writes by code outside torch (NumPy, DLPack, pointers). `Explainer` decides where any other unknown
@@ -50,7 +50,7 @@ class OutsideTensors:
         self._keeper = keeper
         self._registered = registered
         self._by_storage: dict[int, list[Tensor]] = {}
-        self._filed_states = 0  # how many parameters and buffers are in `_by_storage`
+        self._filed_states = 0  # the first so many parameters and buffers are in `_by_storage`
 
     def living_in(self, storage: int) -> list[Tensor]:
         """The tensors in this storage that exist before and after the pass."""
@@ -145,8 +145,8 @@ class SharedMemory:
         self._recorder: Recorder = weakref.proxy(recorder)  # weak: the recorder holds this object
         self._table = recorder.table
         self._keeper = recorder.keeper
-        self._lent: dict[int, list[Lent]] = {}  # storage -> tensors in it whose memory was handed out
-        self._empty: dict[int, tuple[Tensor, str, int]] = {}  # storage -> a tensor in it whose memory is about to be allocated
+        self._lent: dict[int, list[Lent]] = {}  # maps a storage to the tensors in it whose memory was handed out
+        self._empty: dict[int, tuple[Tensor, str, int]] = {}  # maps a storage to a tensor in it that has no memory yet
         self._foreign: list[Tensor] = []  # keeps alive the storages in `table.homes`
         self._functions: dict[str, TorchFunction] = {}
 
@@ -187,7 +187,7 @@ class SharedMemory:
         self._lent.setdefault(storage, []).append(lent)
 
     def _await_memory(self, tensor: Tensor, way: str, site: int) -> None:
-        """Watch a tensor without memory (FSDP): values that it has when memory is allocated come from no recorded write."""
+        """Watch a tensor that has no memory yet (FSDP): code that allocates its memory also writes values, unrecorded."""
         self._recorder.ref(tensor)  # give it a record before it has memory, so that nothing is restored
         storage = self._table.storage_of(tensor)
         if storage is not None and storage not in self._lent:
@@ -195,11 +195,11 @@ class SharedMemory:
             self._table.share(storage)
 
     def lent_in(self, storage: int) -> list[tuple[int, Tensor]]:
-        """(record number, tensor) for each tensor of this storage whose memory was handed out."""
+        """List (record number, tensor) for each tensor of this storage whose memory was handed out."""
         return [(lent.number, lent.tensor) for lent in self._lent.get(storage, ())]
 
     def meet(self, tensor: Tensor) -> bool:
-        """True if an unrecorded tensor lies in memory that torch did not allocate; also lends recorded tensors found there."""
+        """True if an unrecorded tensor lies in memory that torch did not allocate. Lends the recorded tensors found there."""
         try:
             if tensor.untyped_storage().resizable() or not has_bytes(tensor):
                 return False
@@ -241,7 +241,7 @@ class SharedMemory:
                     yield other
 
     def look(self, tensors: Iterable[Tensor]) -> None:
-        """Called before these tensors are read: record writes to their memory since the last comparison."""
+        """Called before a call reads these tensors: record writes to their memory since the last comparison."""
         for tensor in tensors:
             for part in memory_of(tensor):
                 storage = self._table.storage_of(part)
@@ -262,7 +262,7 @@ class SharedMemory:
             self._note_write(lent, storage)
 
     def forget_moved(self, tensors: Iterable[Tensor]) -> None:
-        """Forget tensors whose storage was replaced unseen (`set_` with a storage): they are not what was recorded."""
+        """Forget tensors that got another storage unseen (`set_` with a storage): their records do not describe them now."""
         for tensor in tensors:
             entry = self._table.find(tensor) if type(tensor) is Tensor else None
             storage = self._table.storage_of(tensor)
@@ -296,7 +296,7 @@ class SharedMemory:
         return function
 
     def wrote(self, storage: int | None) -> None:
-        """A write to this storage was recorded: take its present bytes as the reference."""
+        """Called when a write to this storage was recorded: compare with its present bytes from now on."""
         for lent in self._lent.get(storage, ()) if storage is not None else ():
             if lent.is_readable:
                 lent.seen.copy_(lent.bytes)
@@ -332,7 +332,7 @@ def _first(args: tuple[object, ...], kwargs: dict[str, object]) -> list[object]:
     return [args[0]]
 
 
-# Records that are not torch calls: inputs, outputs, other views of recorded memory, and sources.
+# Describes records that are not torch calls: inputs, outputs, other views of recorded memory, and sources.
 
 MARKERS = {
     origin: TorchFunction(None, origin.value, origin.value, Kind.OPERATION, origin=origin)
@@ -344,13 +344,13 @@ Arguments = tuple[tuple[Any, ...], tuple[str, ...], int]
 
 
 _NO_VIEW: Arguments = (), (), -1
-_COMPARED = 1 << 22  # elements; of larger tensors the places are not compared one by one
+_COMPARED = 1 << 22  # tensors with more elements than this are not compared element by element
 
 
 def view_of(tensor: Tensor, other: Tensor) -> Arguments:
-    """The arguments of a view of `other` that equals `tensor`: shape, strides and distance in elements.
+    """Describe `tensor` as a view of `other`: returns the view's arguments shape, strides and offset in elements.
 
-    Empty arguments if there is no such view: `tensor` reaches memory outside `other`, or one of them has no readable memory.
+    The arguments are empty if `tensor` reaches memory outside `other`, or if one of the two has no readable memory.
     """
     if tensor.dtype != other.dtype or not is_inside(tensor, other):
         return _NO_VIEW
@@ -408,7 +408,7 @@ class Explainer:
         self._wrapped: tuple[int, dict[int, Tensor]] = (0, {})
 
     def explain(self, tensor: Tensor, storage: int | None, leaving: ModuleCall | None) -> Entry:
-        """The entry of a tensor without a record; `leaving` is the module call that returned it, if any."""
+        """Make a record for a tensor, and return its entry. `leaving` is the module call that returned the tensor, or None."""
         if isinstance(tensor, Parameter) and not self.is_computed(storage):
             return self._recorder.state(tensor)
         known = self._alias(tensor, storage) or (self._wrapper(tensor) if type(tensor) not in PLAIN_CLASSES else None)
@@ -424,7 +424,7 @@ class Explainer:
         )
 
     def _wrapper(self, tensor: Tensor) -> Entry | None:
-        """A wrapper (DTensor, a quantised weight): its record depends on the recorded tensors inside it."""
+        """Record a wrapper (DTensor, a quantised weight). Its record depends on the recorded tensors inside it."""
         if not is_wrapper(tensor):
             return None
         inner = [self._table.find(part) or self._alias(part, self._table.storage_of(part)) for part in memory_of(tensor)]
@@ -445,7 +445,7 @@ class Explainer:
         return tuple(found)
 
     def _relatives(self, storage: int | None) -> list[tuple[int, Tensor]]:
-        """(record number, tensor) for each known tensor in this storage."""
+        """List (record number, tensor) for each known tensor in this storage."""
         if storage is None:
             return []
         if storage in self._table.shared:
@@ -459,8 +459,8 @@ class Explainer:
     def is_computed(self, storage: int | None) -> bool:
         """True if the values in this storage were computed from an input, a parameter, a buffer or a tensor of the program.
 
-        A parameter there was made by the model itself. One that was made of constants and random numbers alone, as those of a
-        module that is made in the pass, is a parameter like others.
+        A parameter there was made by the model itself. If a parameter was made from constants and random numbers alone, as in a
+        module that the pass creates, it counts as an ordinary parameter.
         """
         waiting = [number for number, _ in self._relatives(storage)]
         seen: set[int] = set()
@@ -500,7 +500,7 @@ class Explainer:
         return entry
 
     def _apart(self, tensor: Tensor, number: int, relative: Tensor) -> tuple[int, int] | None:
-        """If `relative` is an input or source: its number, and how many elements after it `tensor` begins."""
+        """If `relative` is an input or source, return its number and the offset of `tensor` from it in elements; else None."""
         while number >= 0 and (slot := self._log.operations[number].overwritten) is not None:
             number = self._log.operations[number].parents[slot]
         given = Origin.INPUT, Origin.SOURCE
@@ -519,9 +519,9 @@ class Explainer:
         )
 
     def _view(self, tensor: Tensor, storage: int | None, number: int, relative: Tensor, *, is_whole: bool = True) -> Entry:
-        """A new record for a tensor in the memory of a recorded tensor; it depends on writes there since.
+        """Record a tensor that lies in the memory of a recorded tensor. The record depends on later writes to that memory.
 
-        If it is not whole in that memory, it cannot be made as a view of that tensor.
+        If the tensor is not completely inside that memory (`is_whole`), it cannot be made as a view of the recorded tensor.
         """
         since = self._table.writes_since(tensor, number) if self._table.last_write else ()
         entry = self._recorder.write(
@@ -532,12 +532,12 @@ class Explainer:
         return entry
 
     def _inside_registered(self, tensor: Tensor, storage: int | None) -> Entry | None:
-        """A tensor in memory of a parameter or buffer that was not read yet, such as an attribute that is a row of a buffer."""
+        """Record a tensor in the memory of a parameter or buffer that was not read yet: an attribute with a row of a buffer."""
         state = self.registered_around(tensor, storage)
         return self._view(tensor, storage, self._recorder.state(state).number, state) if state is not None else None
 
     def registered_around(self, tensor: Tensor, storage: int | None) -> Tensor | None:
-        """The unrecorded parameter or buffer whose memory contains `tensor`, if any."""
+        """Find the unrecorded parameter or buffer whose memory contains `tensor`; None if there is none."""
         if storage is None or type(tensor) not in PLAIN_CLASSES:
             return None
         modules = self._log.registered
@@ -556,7 +556,7 @@ class Explainer:
         return {self._table.storage_of(part) for part in memory_of(unwrap(tensor))}
 
     def _inside_state(self, tensor: Tensor, storage: int | None) -> Entry | None:
-        """The record of a tensor inside a wrapped parameter (integers of a quantised weight), whose parent is the parameter."""
+        """Record a tensor inside a wrapped parameter (the integers of a quantised weight), with the parameter as its parent."""
         if storage is None or (around := self._wrapped_states().get(storage)) is None:
             return None
         state = self._table.find(around) or self._recorder.state(around)

@@ -53,7 +53,7 @@ from .recorder import Recorder
 
 
 def without_process_groups(value: Any) -> Any:
-    """A collective's argument without live objects: process groups become their names, torch's C++ objects become text."""
+    """Replace live objects in a collective's argument: process groups by their names, torch's C++ objects by text."""
     if isinstance(value, (list, tuple)):
         return type(value)(without_process_groups(item) for item in value)
     if hasattr(value, "group_name"):  # a process group
@@ -84,7 +84,7 @@ class CollectiveWatch:
         return self._known != before
 
     def note_unseen(self) -> None:
-        """Called before a call runs: collectives since the previous call were started by unwatched code."""
+        """Called before a call runs: report collectives since the previous call, which unwatched code started."""
         if self.ran():
             with DisableTorchFunction():
                 self._recorder.unseen_collective()
@@ -145,7 +145,7 @@ class ArgumentReader:
     def _prepare(
         self, function: TorchFunction, parents: tuple[int, ...], tensors: list[Tensor], written: list[Tensor]
     ) -> Details | None:
-        """Find writes on which the arguments depend through shared memory, and protect tensors about to be overwritten."""
+        """Find writes that reached the arguments through shared memory, and protect the tensors about to be overwritten."""
         also: tuple[int, ...] = ()
         stale: list[int] = []
         held: dict[int, Held] | None = None
@@ -163,7 +163,7 @@ class ArgumentReader:
     def _hold_arguments(
         self, function: TorchFunction, parents: tuple[int, ...], tensors: list[Tensor], stale: list[int]
     ) -> dict[int, Held] | None:
-        """If the operation may be kept, also keep arguments that their own records do not hold."""
+        """If the operation may be kept, also keep the arguments whose values their own records do not hold."""
         selection = self._keeper.selection
         if selection is not None and selection.before(function, self._recorder.module) is False:
             return None
@@ -201,7 +201,7 @@ class DrawWatch:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        # the state before the latest call, if it differs from the state after the call before
+        # the state before the latest call, if it differs from the state after the previous call
         self._moved: RandomState | None = None
         self._left: Any = None  # the state after the latest call that drew
         self._first = b""  # the state of the CPU generator at the start of the recording
@@ -222,10 +222,10 @@ class DrawWatch:
         return self._is_alone and self._first == _bytes_of(before) and _fingerprint() == self._left
 
     def note(self, number: int) -> None:
-        """Note that operation `number` drew, and the state it drew from if something else had changed it.
+        """Note that operation `number` drew; if the state had changed since the previous watched draw, also note the state.
 
-        A draw that a replay does not repeat (without an operation, in a transform, around a collective) counts as a change
-        by something else.
+        A draw that a replay does not repeat (a draw without an operation, in a transform, or around a collective) counts as
+        such a change.
         """
         log = self._log
         if number == len(log.rows):
@@ -272,7 +272,7 @@ CallPart = tuple[int, tuple[Any, ...], tuple[str, ...], int, int, int, int]
 class CallWriter:
     """Writes the rows of the calls of one recording.
 
-    `is_plain`: every tensor is kept by reference and a row has no details. `when_not_plain` is called when this ends.
+    `is_plain`: True as long as every tensor is kept by reference and no row has details. Then `when_not_plain` is called.
     """
 
     def __init__(self, recorder: Recorder, *, is_plain: bool, when_not_plain: Callable[[], None]) -> None:
@@ -294,7 +294,7 @@ class CallWriter:
         written: Sequence[Tensor],
         details: Details | None,
     ) -> None:
-        """Write the results of a call; each of several tensors becomes a record of its own."""
+        """Write the results of a call: each tensor becomes a record of its own."""
         recorder, log = self._recorder, self._log
         made: list[tuple[Any, Tensor]]
         if type(result) is Tensor:
@@ -328,7 +328,7 @@ class CallWriter:
     def _write_plain(
         self, call: CallPart, parents: Sequence[int], made: list[tuple[Any, Tensor]], details: Details | None
     ) -> bool:
-        """Write several plain tensors at once. Returns False, and writes nothing, if one is not plain."""
+        """Write several plain tensors at once. If a tensor is not plain, returns False and writes nothing."""
         facts = []
         if self._table.shared:
             return False
@@ -390,7 +390,7 @@ class CallWriter:
             self._when_not_plain()
 
     def note_context(self, number: int) -> None:
-        """Note the composite around an operation, and autocast, which is detected by a result of reduced precision."""
+        """Note the composite around an operation. Also note autocast, which a result of reduced precision reveals."""
         if is_any_autocast_enabled():
             self.leave_plain_path()  # from now on autocast is noted for every operation
             self._log.detail(number).autocast = autocast_state()
@@ -418,15 +418,15 @@ _NOTHING = contextlib.nullcontext()
 is_grad_enabled = torch.is_grad_enabled
 _LOOKED_AT: tuple[Any, ...] = (torch.empty, torch.autograd.grad)  # operations that never take the hot path
 _NO_KWARGS: dict[str, Any] = {}
-# The way a call takes: not recorded; handled by its own method; might draw random numbers; might write to its arguments;
-# ordinary.
+# How a call is handled: it is not recorded, or has a method of its own, or might draw random numbers, or might write to its
+# arguments, or is ordinary.
 _QUESTION, _SPECIAL, _MAY_DRAW, _MAY_WRITE, _ORDINARY = range(5)
 _TENSORS = tuple((TENSOR,) * count for count in range(8))  # templates of calls whose arguments are all tensors
 _FLOAT16, _BFLOAT16 = torch.float16, torch.bfloat16
 
 
 class _AfterRecording(dict[Any, tuple[int, int, TorchFunction]]):
-    """Replaces `_met` after the recording: no call is recorded, even if torch puts the mode back."""
+    """Replaces `_met` after the recording, so that no call is recorded even if torch puts the mode back."""
 
     def __missing__(self, func: Any) -> tuple[int, int, TorchFunction]:
         return _QUESTION, -1, facts(torch.is_tensor)
@@ -445,7 +445,7 @@ class Interceptor(TorchFunctionMode):
         self.sites = sites
         self.restorer = restorer
         self.failure: tuple[BaseException, Failure] | None = None
-        # torch function -> the way its calls take, its number in the log, its facts
+        # maps a torch function to how its calls are handled, its number in the log, and its facts
         self._met: dict[Any, tuple[int, int, TorchFunction]] = {}
         self._open: list[TorchFunction] = []
         self._nodes = recorder.nodes
@@ -660,7 +660,7 @@ class Interceptor(TorchFunctionMode):
     def _note_leaf(self, tensor: Tensor) -> None:
         """`requires_grad_()` was called on a tensor: count it as a leaf, even if it is switched off later.
 
-        A replay that lets it require gradients throughout still follows only the calls that were followed.
+        A replay lets the tensor require gradients throughout, and still follows only the calls that were followed.
         """
         with DisableTorchFunction():
             self.log.leaves.add(self.recorder.ref(tensor))
@@ -720,7 +720,7 @@ class Interceptor(TorchFunctionMode):
         return result
 
     def _refuse_unfinished(self, first: int, written: Sequence[Tensor]) -> None:
-        """Mark as lost the results of an asynchronous collective if they were copied before the collective finished."""
+        """Mark the results of an asynchronous collective as lost if they were copied before the collective finished."""
         for number, tensor in zip(range(first, len(self._rows)), written, strict=False):
             if not self._table.shared.isdisjoint(storages_of(tensor)):
                 self._versions[number] = LOST

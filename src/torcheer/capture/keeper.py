@@ -1,4 +1,4 @@
-"""Decides which activations are kept and in which form: the tensor, a postprocessed value, or a place in a file.
+"""Decides which activations are kept, and whether as the tensor, as a postprocessed value, or as a place in a file.
 
 A `Policy` says what to keep, without knowing labels, devices or files: `Policy()` keeps every tensor by reference. `Keeper`
 carries it out, and copies a kept tensor before its memory is overwritten.
@@ -43,7 +43,7 @@ class Selection:
         return False
 
 
-# Returns what is kept in place of a tensor: a tensor on another device, a number, a position in a file.
+# A function that returns the value to keep in place of a tensor: a tensor on another device, a number, a position in a file.
 Take = Callable[[Tensor, OperationRecord], Any]
 
 
@@ -51,7 +51,7 @@ class Sink(Protocol):
     """Takes tensors as they are made, for example to write them to a file."""
 
     def write(self, tensor: Tensor, what: str) -> Any:
-        """Store a tensor; `what` describes it in errors. Returns what the log holds in its place."""
+        """Store a tensor; `what` describes it in errors. Returns the object that stands for it in the log."""
 
     def overwritten(self, storage: int) -> None:
         """Called before the memory of stored tensors is overwritten."""
@@ -61,8 +61,8 @@ class Sink(Protocol):
 class Policy:
     """Says which tensors one recording keeps, and in which form."""
 
-    selection: Selection | None = None  # which operations; None: all
-    take: Take | None = None  # what is kept of a tensor; None: the tensor itself, by reference, copied before it is overwritten
+    selection: Selection | None = None  # decides which operations are kept; None: all
+    take: Take | None = None  # makes the value to keep; None: keep the tensor by reference, copied before it is overwritten
     sink: Sink | None = None  # stores the tensors outside the log
 
     @property
@@ -72,7 +72,7 @@ class Policy:
 
 
 def taking(device: torch.device | str | None, postfunc: Callable[[Tensor], Any] | None) -> Take | None:
-    """A function that moves tensors to a device and applies `postfunc`; None if there is nothing to do."""
+    """Make a function that moves tensors to a device and applies `postfunc`; None if there is nothing to do."""
     if device is None and postfunc is None:
         return None
     place = torch.device(device) if device is not None else None
@@ -100,7 +100,7 @@ def _applied(postfunc: Callable[[Tensor], Any], tensor: Tensor, record: Operatio
 
 
 def _without_sharing(result: Any, value: Tensor) -> Any:
-    """The result of a postfunc. Tensors in it that share memory with the activation are replaced by copies."""
+    """Replace tensors in the result of a postfunc that share memory with the activation by copies."""
     memory = storage_of(value)
     if not any(storage_of(tensor) == memory for tensor in tensors_in(result)):
         return result
@@ -121,7 +121,7 @@ def _without_sharing(result: Any, value: Tensor) -> Any:
 #                    # alias of y
 #     return y       # y lives on in the user's hands: at the end record 3 gets a copy, too
 
-# Holds a kept tensor: the number of an operation, or an argument that is kept separately.
+# The holder of a kept tensor: an operation, given by its number, or an argument that is kept separately.
 Holder = int | Held
 
 
@@ -137,7 +137,7 @@ class Keeper:
         self.storages: list[int | None] = []  # for each operation: the storage of its kept tensor
         self.shared: set[int] = set()  # storages that code outside torch can write to: tensors in them are copied at once
         self._by_storage: dict[int, list[Holder]] = {}
-        self._filed = 0  # how many operations are in `_by_storage`
+        self._filed = 0  # `_by_storage` has the operations before this number
         self._latest: int | None = None  # an operation that is not kept; its arguments are held until the next operation
 
     def keep_if_wanted(self, number: int, tensor: Tensor) -> None:
@@ -174,7 +174,7 @@ class Keeper:
                 self._file_parts(number, tensor)
 
     def _unchanging(self, tensor: Tensor) -> Tensor | None:
-        """An alias of `tensor` to be copied before a write, or a copy if code outside torch can write to its memory."""
+        """Make an alias of `tensor`, to be copied before a write; or a copy if code outside torch can write to its memory."""
         value = alias(tensor)
         if value is not None and self._is_shared(tensor):
             return copied(value)
@@ -216,7 +216,7 @@ class Keeper:
         self._filed = len(self.storages)
 
     def kept_in(self, storage: int) -> list[tuple[int, Tensor]]:
-        """(number, tensor) of the operations whose kept tensors are in this storage."""
+        """List (number, tensor) for the operations whose kept tensors are in this storage."""
         self._index_new_operations()
         numbers = [holder for holder in self._by_storage.get(storage, ()) if isinstance(holder, int)]
         return [(n, self.log.values[n]) for n in numbers if isinstance(self.log.values[n], Tensor)]
@@ -234,7 +234,7 @@ class Keeper:
         return found
 
     def remember_arguments(self, number: int) -> None:
-        """Hold the arguments of the latest call until the next, in case a selected module returns its result."""
+        """Hold the arguments of the latest call until the next call, in case a selected module returns the call's result."""
         self.forget_arguments()
         self._latest = number
 
@@ -300,7 +300,7 @@ class Keeper:
             holder.value, holder.version = value, version
 
     def intact(self) -> list[Holder]:
-        """The operations and held arguments whose tensors no unwatched code wrote to."""
+        """List the operations and held arguments whose tensors were written to by watched code only, or not at all."""
         log = self.log
         holders: list[Holder] = [*range(len(log.rows))]
         holders += [one for details in log.details.values() for one in (details.held or {}).values()]
@@ -337,7 +337,7 @@ class Keeper:
 
 
 def _copied_together(values: list[Tensor]) -> Callable[[Tensor], Tensor | None]:
-    """A function that copies tensors of one storage: all their memory at once, if that is smaller than separate copies.
+    """Make a function that copies tensors of one storage: all their memory at once, if separate copies would be larger.
 
     Copies of overlapping tensors then overlap, too.
     """

@@ -1,4 +1,4 @@
-"""Watches modules begin and end, by two global hooks. Module addresses are those of `_torch/addresses.py`."""
+"""Watches modules begin and end, by two global hooks. `_torch/addresses.py` says how modules get their addresses."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ModuleWatcher:
         self._forwards: dict[type, Forward] = {}
         self._others: dict[type, Other] = {}  # class -> placeholder for arguments that are not tensors
         self._running = [sites.forward]  # the forwards of the running modules
-        self._frames: list[FrameType] = []  # torch's frames of the running calls
+        self._frames: list[FrameType] = []  # for each running call: the frame of torch that runs it
         self._exits = 0
         self._switches = switches_here()
 
@@ -160,7 +160,7 @@ class ModuleWatcher:
         stack.append(call)
         recorder.running.append(module)
         forward = self._forwards.get(cls) or self._forward_code(cls)
-        if forward in self._running:  # inside itself: its code does not tell which of the two calls runs
+        if forward in self._running:  # the module calls itself: its code does not show which of the two calls runs
             forward = Forward(None, forward.decides)
         self._running.append(forward)
         self._frames.append(own)
@@ -174,7 +174,7 @@ class ModuleWatcher:
         return get_ident() == self._thread
 
     def exchange(self, module: Module | None, part: int, number: int, *, is_input: bool) -> None:
-        """Called when an intervention replaced an input or output of a module: operation `number` is now tensor `part`."""
+        """Called when an intervention replaced tensor `part` among a module's inputs or outputs by operation `number`."""
         stack = self.recorder.stack
         left = next((call for call in reversed(self.log.modules) if call.exit == self._exits), None) if not is_input else None
         call = (stack[-1] if stack else None) if is_input else left
@@ -190,7 +190,7 @@ class ModuleWatcher:
             call.outputs = tuple(tensors)
 
     def _note_other_thread(self, module: Module) -> None:
-        """Report a module on another thread: one of this model, a replica, or one on a thread that this pass started."""
+        """Report a module on another thread if it is in this model or is a replica, or if this pass started the thread."""
         here = self._registered.get(id(module))
         is_ours = id(module) in self._registered or is_replica(module)
         if is_ours or self.recorder.unseen.is_new(current_thread()):
@@ -246,7 +246,7 @@ class ModuleWatcher:
         self.sites.forward, self.sites.call = self._running[-1], self._frames[-1] if self._frames else None
 
     def _cut_short(self) -> None:
-        """End the latest call, which an interrupt left without an exit: torch calls hooks for an `Exception` alone."""
+        """End the latest call, which an interrupt left without an exit: torch runs hooks after an `Exception` only."""
         self.recorder.running.pop()
         self._leave()
         call = self.recorder.stack.pop()
@@ -256,7 +256,7 @@ class ModuleWatcher:
     def cut_short(self, frame: FrameType | None) -> None:
         """End the latest calls that are not among the callers of `frame`.
 
-        They were left by an interrupt that the model caught, or that `activation` raised where it had its values.
+        An interrupt left them: the model caught it, or `activation` raised it as soon as it had its values.
         """
         active = set()
         while frame is not None:
@@ -266,7 +266,7 @@ class ModuleWatcher:
             self._cut_short()
 
     def _take_inputs(self, args: tuple[Any, ...], frame: FrameType) -> None:
-        """In `recording()`, arguments of a model that the user's code calls are inputs."""
+        """In `recording()`, log the tensor arguments of an outermost module call as inputs."""
         with DisableTorchFunction():
             for _, tensor in find_tensors((args, named_arguments(frame)), into_objects=False):
                 self.recorder.enters(tensor)
@@ -277,7 +277,7 @@ class ModuleWatcher:
         return forward
 
     def _keep_late(self, numbers: Iterable[int], tensors: Iterable[Tensor]) -> None:
-        """Keep operations whose results, after they ran, entered or left a selected module."""
+        """Keep operations that had run when their results entered or left a selected module."""
         keeper = self.recorder.keeper
         with DisableTorchFunction(), outside_dispatch_modes():
             for number, tensor in zip(numbers, tensors, strict=True):
@@ -332,7 +332,7 @@ class ModuleWatcher:
 
 
 def _outside_transforms(registered: dict[str, Any]) -> dict[str, Any]:
-    """The parameters or buffers that `torch.func` does not wrap: `functional_call` puts wrapped tensors there for one call."""
+    """Remove tensors that `torch.func` wraps from parameters or buffers: `functional_call` puts them there for one call."""
     return {name: tensor for name, tensor in registered.items() if tensor is None or not is_functorch_wrapped(tensor)}
 
 

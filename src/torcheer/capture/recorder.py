@@ -1,4 +1,4 @@
-"""Writes the records of one recording, and knows which record every tensor stands for.
+"""Writes the records of one recording, and knows the record of every tensor.
 
 The interceptor reports torch calls and the module watcher reports modules; both ask `Recorder` for the record of a tensor.
 `UnseenWatch` warns about work that could not be watched: on other threads, or in unwatched collectives.
@@ -51,7 +51,7 @@ class UnseenWatch:
         self._elsewhere: str | None = None  # a module that ran on another thread
 
     def ran_elsewhere(self, address: str) -> None:
-        """Called when a module of this model ran on another thread. It is reported only if this pass uses the result."""
+        """Called when a module of this model ran on another thread. The warning comes only if this pass uses the result."""
         self._elsewhere = address
 
     def is_new(self, thread: threading.Thread) -> bool:
@@ -59,7 +59,7 @@ class UnseenWatch:
         return all(known() is not thread for known in self._threads)
 
     def suspect_threads(self) -> None:
-        """Called when an unknown tensor arrived: if other threads were running, warn once."""
+        """Called when a tensor of unknown origin is used: if other threads were running, warn once."""
         if self.message or (self._elsewhere is None and not any(map(self.is_new, _threads()))):
             return
         who = f" (module {self._elsewhere!r} ran on another thread)" if self._elsewhere else ""
@@ -152,8 +152,7 @@ def _is_forward(code: CodeType | None) -> bool:
 
 # Writes records.
 #
-# The interceptor reports torch calls, the module watcher reports modules; both ask here which record a tensor stands
-# for.
+# The interceptor reports torch calls, the module watcher reports modules; both ask here for the record of a tensor.
 
 _SCALER = os.path.join("amp", "grad_scaler.py")
 
@@ -191,7 +190,7 @@ class Recorder:
     def module(self) -> ModuleCall | None:
         return self.stack[-1] if self.stack else None
 
-    # Which record a tensor stands for -----------------------------------------------------------------------------
+    # Finding the record of a tensor -------------------------------------------------------------------------------
 
     def ref(self, tensor: Tensor) -> int:
         """The number of the record of `tensor`."""
@@ -334,10 +333,10 @@ class Recorder:
         return self.log.values[number] is not UNSAVED and not self.log.is_lost(number)
 
     def _apart(self, tensor: Tensor) -> Tensor:
-        """The tensor itself, or a copy if it is in memory of the user that is going to be restored.
+        """Return the tensor itself; or a copy, if it is in memory of the user that will be restored.
 
-        For a parameter or input it returns a view: the view's node distinguishes a backward pass from the model's output
-        from one of other graphs.
+        For a parameter or input, returns a view: by the view's node, a backward pass from the model's output differs from
+        backward passes of other graphs.
         """
         restored = self.restorer.written_storages() if self.restorer is not None else set()
         with torch.enable_grad():
@@ -406,7 +405,7 @@ class Recorder:
         return self.table.point(tensor, number, storage)
 
     def _leaf(self, tensor: Tensor) -> int | None:
-        """The number of the input or parameter `tensor`, whose gradient autograd accumulates."""
+        """If autograd accumulates the gradient of `tensor`, an input or parameter, return its number; else None."""
         if isinstance(tensor, Parameter):  # a parameter counts even if it was written to since
             for state in self.log.states[len(self._state_numbers) :]:
                 self._state_numbers.setdefault(id(state.tensor), state.number)
@@ -427,7 +426,7 @@ class Recorder:
     # Memory ---------------------------------------------------------------------------------------------------------
 
     def also(self, tensors: Iterable[Tensor]) -> tuple[tuple[int, ...], list[int]]:
-        """Writes that reached these tensors through other views since they were recorded, and the slots of these tensors."""
+        """Find writes that reached these tensors through other views since they were recorded, and the tensors' slots."""
         last_write = self.table.last_write
         found: dict[int, None] = {}
         slots: list[int] = []
@@ -442,10 +441,10 @@ class Recorder:
         return tuple(found), slots
 
     def current(self, tensor: Tensor, entry: Entry) -> Entry:
-        """The entry of a tensor that enters or leaves a module, with its present values.
+        """Return the entry of a tensor that enters or leaves a module, for the values it has now.
 
-        If another view wrote to the tensor since it was recorded, it gets a new record here, so that the kept values are
-        those that entered or left.
+        If another view wrote to the tensor since it was recorded, the tensor gets a new record, so that the log keeps the
+        values that entered or left the module.
         """
         if type(tensor) in PLAIN_CLASSES and self.table.last_write.get(entry.storage, -1) <= entry.number:
             return entry
@@ -495,9 +494,9 @@ class Recorder:
         return tuple(n for n in self._backward_roots if n >= 0)
 
     def _mark_passing(self) -> None:
-        """Mark the sources that are gone after everything was restored: they were made in the pass.
+        """Mark sources whose tensors do not exist any more after everything was restored: they were made in the pass.
 
-        If gradients are followed, autograd may hold them; then sources that no module holds count as made in the pass.
+        If gradients are followed, autograd may keep such tensors alive; then all sources that no module holds are marked.
         """
         if not self.suspects:
             return

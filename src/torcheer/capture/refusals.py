@@ -1,4 +1,4 @@
-"""Errors and warnings for what cannot be logged: inside `vmap` or compiled code, a model that did not run, an empty log."""
+"""Raises or warns if nothing can be logged: inside `vmap` or compiled code, if the model did not run, if the log is empty."""
 
 from __future__ import annotations
 

@@ -25,18 +25,18 @@ from .keeper import Policy, Selection, Sink, taking
 from .refusals import warn_if_empty
 from .session import Session
 
-# Calls functions of an operation, given as keys, while the model still runs.
+# Calls the functions that are given as keys, with each operation, while the model still runs.
 #
 # Shape, type, module and arguments of an operation are final as soon as it ran. Its label, its children and its distance
-# from an output are not: a function that read one of these is called again when the pass is over, and until then the tensor
-# is kept.
+# from an output are not: if a function reads one of these, it is called again at the end of the pass, and the tensor is
+# kept until then.
 
 # The attributes of an index that are final while a recording grows.
 _FINAL = frozenset({"tensor_bytes", "state", "state_behind", "state_name", "state_names"})
 
 
 class _EarlyIndex:
-    """The index of an unfinished recording. It notes when it is asked for something that is decided at the end of the pass."""
+    """The index of an unfinished recording. Notes if it is asked for a fact that is not final before the pass ends."""
 
     def __init__(self, run: LoggedRun) -> None:
         self.log = run.log
@@ -60,11 +60,11 @@ class EarlyAnswers:
     def __init__(self, run: LoggedRun) -> None:
         self._run = run
         self._index: _EarlyIndex | None = None
-        # id of a function, which the key keeps alive -> operation number -> its answer
+        # by id of a function, which the key keeps alive, and operation number: the function's answer
         self._answers: dict[int, dict[int, bool]] = {}
 
     def ask(self, predicate: Callable[[Any], Any], number: int) -> bool:
-        """True if an operation is to be kept, or if the predicate must be asked again at the end."""
+        """True if the predicate accepts an operation, or if it must be called again at the end: then the tensor is kept."""
         index = self._index
         if index is None:
             index = self._index = _EarlyIndex(self._run)
@@ -73,7 +73,7 @@ class EarlyAnswers:
             answer = bool(predicate(Index.operation(cast(Index, index), number)))
         except Exception as error:
             pass_interrupts_on(error)
-            if index.is_unsure:  # what the predicate needs may exist at the end
+            if index.is_unsure:  # at the end, the fact that the predicate reads may exist
                 return True
             raise
         if index.is_unsure:
@@ -82,7 +82,7 @@ class EarlyAnswers:
         return answer
 
     def settled(self, predicate: Callable[[Any], Any]) -> Callable[[Any], bool]:
-        """The predicate with its final answers: it is called again only for operations without an answer."""
+        """Wrap a predicate so that it is called again only for operations without a final answer."""
         known = self._answers.get(id(predicate), {})
         self._index = None
 
@@ -93,7 +93,7 @@ class EarlyAnswers:
         return settled
 
 
-# Which activations to keep, decided as the model runs.
+# Decides which activations to keep while the model runs.
 #
 # Labels follow execution, so most keys can be matched as an operation runs. For keys that can only be matched at the
 # end of the pass (positions from the end, slices) everything is kept by reference and released then. Whether an
@@ -162,13 +162,13 @@ class Keyed(Selection):
 
 
 class Numbering:
-    """Which numbers an operation may get, in its type and overall, while the pass goes on."""
+    """Finds, during the pass, the numbers that an operation may get in its type and overall."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._counts: dict[str, tuple[int, int]] = {}  # layer type -> how many layers there are, at least and at most
         self._total = (0, 0)
-        self._lowest: dict[tuple[str | None, str], tuple[int, int]] = {}  # owner and type -> the least numbers
+        self._lowest: dict[tuple[str | None, str], tuple[int, int]] = {}  # by owner and type: the least numbers
         self._owners = Owners(log)
         self._seen = 0
         self._reached: list[bool] = []
@@ -204,7 +204,7 @@ class Numbering:
 def open_session(
     run: LoggedRun, outermost: CodeType | None = None, *, backs_up_everything: bool = False, sink: Sink | None = None
 ) -> Session:
-    """A session that writes into the log of `run`, and its tensors into a `sink`, if there is one."""
+    """Make a session that writes into the log of `run`; tensors go to `sink`, if there is one."""
     options = run.options
     policy = Policy(_selection(run), taking(options.output_device, options.activation_postfunc), sink)
     return Session(
@@ -240,7 +240,7 @@ def run_model(
     Returns the session, closed.
 
     With `backs_up_everything` all tensors are copied first, so that writes of code that cannot be watched are undone, too.
-    `call` is the function of ours that the user called, for errors.
+    `call` is the name of the function that the user called, for errors.
     """
     _check_seed(random_seed, random_state)
     session = open_session(run, backs_up_everything=backs_up_everything, sink=sink)
@@ -265,7 +265,7 @@ def run_model(
 
 
 def finish(run: LoggedRun, session: Session) -> None:
-    """Raise for unseen work with `unseen="raise"`. Release activations and gradients that turned out not to be meant."""
+    """Raise for unseen work if `unseen="raise"`. Release activations and gradients that the user did not ask for."""
     unseen = session.recorder.unseen.message or _unseen_writes(run, session)
     if unseen and run.options.unseen == "raise":
         error = UnseenWork(f"{unseen} unseen='ignore' logs it all the same.")
@@ -288,7 +288,7 @@ def finish(run: LoggedRun, session: Session) -> None:
 
 
 def _unseen_writes(run: LoggedRun, session: Session) -> str:
-    """A sentence about tensors that unwatched code wrote to, or an empty text. Notes and warns, unless `restorer` did."""
+    """Note and warn of tensors that unwatched code wrote to, unless `restorer` did. Returns the sentence, or an empty text."""
     log, restorer = run.log, session.recorder.restorer
     overwritten = [number for number in sorted(log.overwritten()) if log.versions[number] != LOST]
     names = [run.index.label(number) for number in overwritten if run.index.table.shows(number)]
@@ -315,7 +315,7 @@ def _numbers_meant(run: LoggedRun, key: Key) -> set[int]:
 
 
 def _release_gradients(run: LoggedRun) -> None:
-    """Keep only the gradients that were asked for, of later backward passes too."""
+    """Keep only the gradients that were asked for, also in later backward passes."""
     backward, wanted = run.log.backward, run.options.save_gradients
     if backward is None or wanted == "all":
         return

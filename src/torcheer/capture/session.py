@@ -43,7 +43,7 @@ from .refusals import refuse_inside_vmap, refuse_unrun
 _OPTIMIZERS = os.path.dirname(inspect.getfile(torch.optim.Optimizer))
 
 _running: list[Session] = []  # the sessions that are recording now, the latest last
-_around: ContextVar[tuple[object, ...]] = ContextVar("recordings", default=())  # the marks of the recordings around this code
+_around: ContextVar[tuple[object, ...]] = ContextVar("recordings", default=())  # a mark for each recording around this code
 Start = int | RandomState | None  # a seed, or the random state to start from; None: the present state
 
 
@@ -75,7 +75,7 @@ class Session(Managed["Session"]):
         self.mark = object()
         self.task = _current_task()
         self._undo = contextlib.ExitStack()
-        # all tensors, before the pass, so that unseen writes are undone as well
+        # True: copy all tensors before the pass, so that writes that nobody sees are undone as well
         self._backs_up_everything = backs_up_everything
 
     def _begin(self) -> Session:
@@ -160,7 +160,7 @@ class Session(Managed["Session"]):
         undone.last.callback(self._note_lazy_states, restorer)
 
     def expect_restoring(self, restorer: StateRestorer) -> None:
-        """Called when a pass inside this recording ends: its writes are about to be undone, which no watched call does."""
+        """Called when a pass inside this recording ends: no watched call undoes its writes, so look for changes later."""
         if self.watcher.is_here():
             self.watcher.cut_short(sys._getframe())
             for storage in restorer.written_storages():
@@ -199,9 +199,9 @@ class Session(Managed["Session"]):
             return model(*args, **kwargs)
 
     def _find_outputs(self) -> None:
-        """In `recording()`, outputs are the results that no operation used and that the program still holds.
+        """In `recording()`, record the results that no operation used and that the program still holds as outputs.
 
-        Tensors made by an optimizer are its state and do not count.
+        Tensors that an optimizer made are its state and do not count.
         """
         operations = self.log.operations
         consumed = {parent for record in operations for parent in record.parents}
@@ -286,7 +286,7 @@ def _current_task() -> object:
 
 
 def _ran_in_optimizer(site: Site | None) -> bool:
-    """True if an optimizer ran this site itself, not through a closure: an optimizer of torch, or any other's `step`."""
+    """True if an optimizer of torch, or the `step` of another optimizer, ran this site itself, not in a closure."""
     if site is None:
         return False
     functions = site.functions

@@ -19,7 +19,7 @@ from .steps import Side
 class Alignment(Matching[Side]):
     """The pairs of corresponding operations. Both operations of a match have the same shape."""
 
-    ignored: dict[int, Tensor] = field(default_factory=dict)  # number in `b` -> mask of the elements that were never written
+    ignored: dict[int, Tensor] = field(default_factory=dict)  # maps numbers in `b` to masks of elements that were never written
 
     def pair(self, b: int) -> tuple[Operation, Operation]:
         """The operation of `a` that matches operation `b`, and operation `b` itself."""
@@ -35,7 +35,7 @@ class Alignment(Matching[Side]):
         return difference(self.value_of_a(b), self.b.value(b), ignored=self.ignored.get(b))
 
     def finite_error(self, b: int) -> Difference | None:
-        """The difference between the logged values of a match, where both are finite; None if no element is finite in both."""
+        """The difference between the logged values of a match, of elements finite in both; None if there is no such element."""
         apart = self.error(b)
         one, other = self.value_of_a(b), self.b.value(b)
         if apart is None or math.isfinite(apart.relative) or one is None or other is None:
@@ -77,7 +77,7 @@ def align(a: Side, b: Side) -> Alignment:
 
 
 def _drop_guesses(found: Alignment) -> None:
-    """Drop matches of different functions if their values cannot be compared (sparse tensors): nothing confirms them."""
+    """Drop matches of different functions if their values cannot be compared (sparse tensors): no value confirms the match."""
     for number, partner in list(found.of_b.items()):
         one, other = found.pair(number)
         if one.layer_type == other.layer_type or not (one.has_saved_activations and other.has_saved_activations):

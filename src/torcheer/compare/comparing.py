@@ -58,7 +58,7 @@ def amplifications(
 
 
 def _inherited(error: Difference | None, own: Difference | None, inherited: Difference | None, is_dirty: bool) -> float | None:
-    """The part of an error that the operation itself, including the rounding of its inputs, does not add."""
+    """Return the part of an error that the operation itself does not add; its rounded inputs count as its own part."""
     known = [inherited.relative] if inherited is not None else []
     if error is not None and own is not None and not is_dirty and math.isfinite(own.relative):
         known.append(max(0.0, error.relative - own.relative))
@@ -75,8 +75,8 @@ def _values(alignment: Alignment, ours: int, theirs: int) -> tuple[object, objec
 
 # `compare`: align two histories, run `b` on the values of `a`, find the culprit.
 
-_MUCH = 10  # a difference between typical values is noted if it is this many times the tolerance
-_MOST_CULPRITS = 4  # at most this many culprits are searched, one after another; other errors are in the table
+_MUCH = 10  # note a difference between typical values if it is at least this many times the tolerance
+_MOST_CULPRITS = 4  # search at most this many culprits, one after another; the table shows the other errors
 
 
 @thread_left_as_found
@@ -211,7 +211,7 @@ def _is_converted(alignment: Alignment, number: int) -> bool:
 def _culprits(
     alignment: Alignment, reference: dict[int, Tensor], tolerance: float | None
 ) -> tuple[list[int], set[int], RerunOfB]:
-    """The first operations with own errors; the operations after which `b` continues with values of `a`; and this rerun."""
+    """Return the first operations with own errors, the operations after which `b` continues with values of `a`, and the run."""
     everything = {number for number in alignment.of_b if alignment.value_of_a(number) is not None}
     forced = run_on_values_of_a(alignment, reference, forced=None, tolerance=tolerance)
     found: list[int] = []
@@ -232,7 +232,7 @@ def _culprits(
 
 
 def _drop_others(alignment: Alignment, synced: set[int], search: CulpritSearch) -> None:
-    """Drop matches that compute different values on the way to the same result: they are neither errors nor counterparts."""
+    """Drop matches whose values differ on the way to the same result: they are neither errors nor the same call."""
     ends = {*alignment.b.inputs, *alignment.b.outputs}
     for number in sorted(alignment.of_b):
         if number in synced or number in ends or alignment.value_of_a(number) is None:
@@ -242,7 +242,7 @@ def _drop_others(alignment: Alignment, synced: set[int], search: CulpritSearch) 
 
 
 def _of_one_cause(alignment: Alignment, errors: list[int], forced: RerunOfB) -> list[int]:
-    """The first error, and other errors behind the same unmatched operations: all users of a missing block."""
+    """Return the first error, and the other errors that depend on the same unmatched operations, as all users of a block do."""
     first, *others = errors
     a, b = alignment.a, alignment.b
 
@@ -291,7 +291,7 @@ def _rows(
 def _first_unexplained(
     alignment: Alignment, rows: list[ComparedOperation], run: RerunOfB, search: CulpritSearch
 ) -> tuple[int, Culprit] | None:
-    """The first operation that differs, with unknown own error, although its inputs are not known to differ."""
+    """Find the first operation that differs, whose own error is unknown, and whose inputs are not known to differ."""
     errors = {row.b._number: row for row in rows}
     for row in rows:
         number = row.b._number
@@ -320,7 +320,7 @@ def _other_arguments(search: CulpritSearch) -> tuple[str, ...]:
 
 
 def _small_values(outputs: list[ComparedOutput]) -> tuple[str, ...]:
-    """A note about the first output whose scale is set by a few large values, while most values differ by more."""
+    """A note about the first output whose few large values hide that most of its values differ by more than the tolerance."""
     for one in outputs:
         typical = one.typical
         if typical is not None and typical > _MUCH * one.tolerance:

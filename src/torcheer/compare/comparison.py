@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 FIGURES = ["own error", "inherited error", "error"]
 
 
-# A picture of one history of a comparison: errors as colours, and frames around culprits.
+# Draws one history of a comparison: colours show errors, and frames mark culprits.
 
 _FRAME = "#D81B60"  # visible on light and dark pages, and on every colour of the scale
 
 
 def _error(errors: Mapping[int, float]) -> Callable[[Node], float | None]:
-    """A function that gives the largest error of a node's operations; infinite errors get the largest finite error."""
+    """Make a function that returns the largest error of a node's operations; an infinite error counts as the largest finite."""
     most = max((error for error in errors.values() if math.isfinite(error)), default=1.0) or 1.0
 
     def own_error(node: Node) -> float | None:
@@ -52,7 +52,7 @@ def _error(errors: Mapping[int, float]) -> Callable[[Node], float | None]:
 
 
 def _set_apart(graph: Graph, framed: AbstractSet[int]) -> Graph:
-    """The graph in which each node of a culprit has a structure of its own, so that folding joins it with no other node."""
+    """Give each node of a culprit a structure of its own, so that folding joins it with no other node."""
 
     def apart(node: Node) -> Node:
         return replace(node, structure=lambda: ("culprit", node.key)) if not framed.isdisjoint(node.operations) else node
@@ -63,8 +63,8 @@ def _set_apart(graph: Graph, framed: AbstractSet[int]) -> Graph:
 # `Comparison`: where two histories of one input diverge.
 
 Verdict = Literal["equal", "equal within tolerance", "different", "not compared"]
-_LOST = 0.5  # as a fraction of the scale: a value with this error has nothing in common with the value of `a`
-_MOST = 30  # at most this many rows are shown in a notebook
+_LOST = 0.5  # a value counts as lost if its error is at least this fraction of the largest value of the tensor
+_MOST = 30  # a notebook shows at most this many rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +94,9 @@ class Parts(NamedTuple):
 class Comparison(Shown):
     """Where two histories of one input diverge: a verdict, the culprit, and the error of every operation.
 
-    The outputs decide the verdict, numbers and strings among them too; if neither history returns a tensor, the operations
-    that nothing uses. A comparison is
-    true if the two are equal, or equal within the tolerance. The verdict is "not compared" if no difference was found, but
+    The outputs decide the verdict, including numbers and strings; if neither history returns a tensor, the operations that
+    nothing uses decide it. A comparison is true if the two are equal, or equal within the tolerance. The verdict is "not
+    compared" if no difference was found, but
     the values of an output were not kept or cannot be read, or there is no output to compare. `parts` has sentences about
     outputs, structure and operations.
     """
@@ -176,7 +176,7 @@ class Comparison(Shown):
 
     @property
     def _has_other_outputs(self) -> bool:
-        """True if the histories return different tensors: of other shapes, or a tensor that only one history computes."""
+        """True if the histories return different tensors: their shapes differ, or only one history computes a tensor."""
         alone = [any(one.is_output_layer for one in side) for side in (self.unmatched.a, self.unmatched.b)]
         none_in_common = not self.outputs and bool(self.a.outputs or self.b.outputs)
         return all(alone) or none_in_common or any(one.shown_by is None for one in self.culprits)
@@ -472,7 +472,7 @@ def _source_lines(culprit: Culprit | GradientCulprit) -> list[str]:
 
 
 def _sameness(rows: list[ComparedOperation]) -> str:
-    """A phrase for the equality of these rows."""
+    """A phrase that says in which way these rows are equal."""
     if any(row.a.tensor_dtype != row.b.tensor_dtype for row in rows):
         return "the same values, some in another dtype"
     return "the same values" if any(row.error is not None and row.error.is_of_bits for row in rows) else "the same bits"

@@ -1,4 +1,4 @@
-"""`Culprit`: the first operation with an own error, with what differs there; and module calls that only one history has."""
+"""`Culprit`: the first operation with an own error, and what differs there. `LoneCalls`: calls that only one history makes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .steps import Side
 class LoneModules:
     """Neighbouring module calls that only one history runs, with all their operations."""
 
-    names: tuple[str, ...]  # addresses, with a call number above 1: `blocks.3:2`
+    names: tuple[str, ...]  # addresses; a call after the first has its number: `blocks.3:2`
     addresses: tuple[str, ...]
     operations: tuple[Operation, ...]
     # the first operation of the same call in the other history, if the call runs at another place there
@@ -30,14 +30,14 @@ class LoneModules:
 
 
 class LoneCalls:
-    """The outermost module calls without a matched operation. Constants made in a call do not count."""
+    """The outermost module calls in which no operation has a match. Constants that a call makes do not count."""
 
     def __init__(self, alignment: Alignment) -> None:
         self._sides = alignment.a, alignment.b
         self._calls = _lone(alignment.a, alignment.of_a), _lone(alignment.b, alignment.of_b)
 
     def around(self, operations: tuple[Operation, ...], *, of_a: bool) -> LoneModules | None:
-        """The lone calls around operations of one history; None if the first operation is in no lone call."""
+        """Return the unmatched module calls around operations of one history; None if the first operation is in none."""
         place = 0 if of_a else 1
         side, (calls, members) = self._sides[place], self._calls[place]
         varying = [one._number for one in operations if one._number in side.varying]
@@ -53,7 +53,7 @@ class LoneCalls:
         )
 
     def _elsewhere(self, call: ModuleCall, place: int) -> Operation | None:
-        """The first operation of the same call in the other history, if that call is lone too."""
+        """Return the first operation of the same module call in the other history, if no operation of that call has a match."""
         side, other = self._sides[place], self._sides[1 - place]
         calls, members = self._calls[1 - place]
         for twin in {one.number: one for one in calls.values()}.values():
@@ -67,7 +67,7 @@ def _name(call: ModuleCall) -> str:
 
 
 def _lone(side: Side, matched: dict[int, int]) -> tuple[dict[int, ModuleCall], dict[int, list[int]]]:
-    """Returns: operation -> the outermost call around it without any match; and number of such a call -> its operations."""
+    """Map operations to the outermost unmatched module call around them, and the numbers of these calls to their operations."""
     shared = {
         call
         for step in side.steps
@@ -89,30 +89,30 @@ def _lone(side: Side, matched: dict[int, int]) -> tuple[dict[int, ModuleCall], d
 
 # `Culprit`: the first operation with an own error, and what is different about it.
 
-UNSAID = object()  # stands for the value of an argument that only the other call has
+UNSAID = object()  # stands for an argument that a call leaves out and the call in the other history has
 
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
     """The first operation with an own error.
 
-    `a` and `b` are the operation in both histories; one of them is None if only the other history runs it (a missing scale).
+    `a` and `b` are the operation in each history; None in the history that does not run it (a missing scale).
     `arguments` are the differing arguments, `(name, value in a, value in b)`; `parameters` are its differing parameters.
-    `missing` ran only in `a` and `extra` only in `b`, after the last operations that agree and before `shown_by`, the
-    first that differs.
+    `missing` are operations that only `a` runs, and `extra` those that only `b` runs, after the last operations that agree and
+    before `shown_by`, the first operation that differs.
     """
 
     a: Operation | None
     b: Operation | None
-    shown_by: tuple[Operation, Operation] | None  # None if the culprit is behind an output that only one history has
+    shown_by: tuple[Operation, Operation] | None  # None if only one history has the output that depends on the culprit
     own_error: Difference | None
     arguments: tuple[tuple[str, Any, Any], ...] = ()
     parameters: tuple[ParameterDifference, ...] = ()
     missing: tuple[Operation, ...] = ()
     extra: tuple[Operation, ...] = ()
-    inputs: tuple[tuple[Operation, Operation], ...] = ()  # parents in `a` and in `b` that do not correspond
+    inputs: tuple[tuple[Operation, Operation], ...] = ()  # pairs (parent in `a`, parent in `b`) that are no match
     is_explained_by_parameters: bool = False
-    lone: LoneModules | None = None  # whole module calls that only one history runs
+    lone: LoneModules | None = None  # module calls that only one history runs, with all operations
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ class Culprit:
 
     @property
     def module(self) -> str | None:
-        """The address of the culprit's module, or of the first whole module that only one history runs."""
+        """The address of the culprit's module; if only one history runs whole modules, the address of the first of these."""
         return self.lone.addresses[0] if self.lone is not None else self._operation.containing_module
 
     @property
@@ -197,7 +197,7 @@ class Culprit:
         return "the same call gives another result"
 
     def _lost(self) -> str | None:
-        """A sentence if values are finite in one history but not in the other; else None."""
+        """A sentence that says where values are finite in one history but not in the other; None if there are none."""
         if self.a is None or self.b is None or self.own_error is None or self.own_error.relative != float("inf"):
             return None
         values = self.a.tensor_contents, self.b.tensor_contents

@@ -1,4 +1,4 @@
-"""Finds the cause of own errors: differing arguments, parameters, or operations before."""
+"""Finds the cause of own errors: differing arguments or parameters, or operations that only one history runs before."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from .own_error import RerunOfB
 from .parameters import ParameterDifference
 from .steps import Side
 
-_ALIKE = 4  # at most this many operations of equal value are compared: more are constants or values passed on unchanged
-# arguments that differ because the models have another dtype or device
+_ALIKE = 4  # compare an operation with at most this many of equal value: more are constants or passed on unchanged
+# types of arguments that may differ because the models have another dtype or device: they do not count as differences
 _IMPLIED = (torch.dtype, torch.device, torch.memory_format)
 
 
 class CulpritSearch:
-    """Finds the cause of the own errors of operations: arguments, parameters, or operations before them."""
+    """Finds what causes the own error of an operation: its arguments, its parameters, or the operations before it."""
 
     def __init__(self, alignment: Alignment, synced: set[int], differing: dict[int, ParameterDifference]) -> None:
         self._alignment = alignment
@@ -46,7 +46,7 @@ class CulpritSearch:
         self._differing = differing  # number of a parameter or buffer in the log of `b` -> its difference
 
     def culprit(self, number: int, run: RerunOfB, reference: dict[int, Tensor]) -> Culprit:
-        """The cause of the own error of an operation of `b`."""
+        """Find the cause of the own error of an operation of `b`."""
         a, b = self._alignment.a, self._alignment.b
         partner, pair = self._alignment.of_b[number], self._alignment.pair(number)
         own, allowed = run.own.get(number), run.tolerances.get(number, 0.0)
@@ -79,7 +79,7 @@ class CulpritSearch:
         pair: tuple[Operation, Operation],
         own: Difference | None,
     ) -> Culprit | None:
-        """The culprit behind operations that compute the same elements in other shapes, such as `(2, 5, 16)` and `(10, 16)`."""
+        """Find the culprit after operations that compute the same elements in other shapes: `(2, 5, 16)` and `(10, 16)`."""
         a, b = self._alignment.a, self._alignment.b
         twins = self._twins(missing, extra)
         if not twins:
@@ -98,7 +98,7 @@ class CulpritSearch:
         return None
 
     def _twins(self, missing: tuple[Operation, ...], extra: tuple[Operation, ...]) -> list[tuple[Operation, Operation]]:
-        """Pairs of operations with the same elements, if there are few candidates."""
+        """Find pairs of operations with the same elements. Compares each operation of `b` with at most `_ALIKE` of `a`."""
         looks: dict[object, list[Operation]] = {}
         for one in missing:
             looks.setdefault(self._alignment.a.value_signature(one._number), []).append(one)
@@ -125,20 +125,20 @@ class CulpritSearch:
         own: Difference | None,
         inputs: tuple[tuple[Operation, Operation], ...] = (),
     ) -> Culprit:
-        """The culprit if only one history runs certain operations, or if both run different operations there."""
-        # whole module calls that only one history runs, if the other runs nothing instead
+        """Return the culprit if only one history runs operations here (`missing`, `extra`), or if both run different ones."""
+        # If only one history runs operations here, look for the module calls around them that the other history does not make.
         lone = self._lone_calls.around(missing or extra, of_a=bool(missing)) if bool(missing) != bool(extra) else None
         if lone is not None:
             first = lone.operations[0]
             ours, theirs = (first, None) if missing else (None, first)
             return Culprit(ours, theirs, shown_by, own, missing=missing, extra=extra, inputs=inputs, lone=lone)
-        which = -1 if missing and extra else 0  # the last operations if both histories run others; else the first
+        which = -1 if missing and extra else 0  # name the last operations if both histories run different ones; else the first
         sides = (self._alignment.a, missing), (self._alignment.b, extra)
         ours, theirs = ((_changing(side, some) or some)[which] if some else None for side, some in sides)
         return Culprit(ours, theirs, shown_by, own, missing=missing, extra=extra, inputs=inputs)
 
     def lone_output(self) -> Culprit | None:
-        """The culprit behind the first output that only one history has; None if both have all outputs."""
+        """Find the culprit before the first output that only one history has; None if both have all outputs."""
         sides = (self._alignment.a, self._alignment.of_a), (self._alignment.b, self._alignment.of_b)
         has_none = all(not side.outputs for side, _ in sides)
         missing, extra = (
@@ -162,7 +162,7 @@ class CulpritSearch:
         pair: tuple[Operation, Operation],
         own: Difference | None,
     ) -> Culprit | None:
-        """The first matched operation with other arguments or parameters, among matches whose values cannot be compared."""
+        """Of matches whose values cannot be compared, find the first whose arguments or parameters differ."""
         ours = {one._number: one for one in missing}
         for theirs in extra:
             number = theirs._number
@@ -177,7 +177,7 @@ class CulpritSearch:
     def _of_one_side_only(
         self, missing: tuple[Operation, ...], extra: tuple[Operation, ...]
     ) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-        """The operations that only one history runs: leaves out matched operations whose values cannot be compared."""
+        """Remove operations that have a match, but whose values cannot be compared: both histories run them."""
         of_b, theirs = self._alignment.of_b, {one._number for one in extra}
         both = {of_b[one]: one for one in theirs if one in of_b and one not in self._harmless}
         ours = {one._number for one in missing} & both.keys()
@@ -187,7 +187,7 @@ class CulpritSearch:
         )
 
     def unexplained(self, number: int) -> Culprit:
-        """What differs between `a` and `b` at an operation of `b` that cannot be run again: the operation or its inputs."""
+        """Find what differs at an operation of `b` that cannot be run again: the operation itself, or its inputs."""
         partner, pair = self._alignment.of_b[number], self._alignment.pair(number)
         missing, extra = self._between(partner, number)
         if (inside := self._differing_inside(missing, extra, pair, None)) is not None:
@@ -238,11 +238,11 @@ class CulpritSearch:
         return tuple({one.name: one for one in found}.values())
 
     def _between(self, partner: int, number: int) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-        """The operations of each history between the last that agree and this pair."""
+        """For each history, return the operations that lie between the last ones that agree and this pair."""
         return unsynced(self._alignment.a, partner, self._synced_in_a), unsynced(self._alignment.b, number, self._synced)
 
     def _inputs(self, partner: int, number: int) -> tuple[tuple[Operation, Operation], ...]:
-        """Pairs of parents of the two operations that do not correspond."""
+        """Return the parents of the two operations in pairs, if the parents of a pair are not each other's match."""
         a, b = self._alignment.a, self._alignment.b
         ours = [_origin(a, one, self._alignment.of_a) for one in a.log.operations[partner].parents]
         theirs = [_origin(b, one, self._alignment.of_b) for one in b.log.operations[number].parents]
@@ -260,7 +260,7 @@ class CulpritSearch:
         return one.function.type == other.function.type and same_slots and other.function.func is not None
 
     def _agrees(self, partner: int, number: int, expected: Tensor | None, allowed: float, *, with_states_of_a: bool) -> bool:
-        """True if the call of `b` returns the value of `a` on the inputs of `a`."""
+        """True if the call of `b`, given the inputs of `a`, returns the value of `a`."""
         if expected is None or not self._is_same_call(partner, number):
             return False
         b = self._alignment.b
@@ -287,7 +287,7 @@ class CulpritSearch:
             return _copied(value).to(like.device, dtype)
 
     def _arguments(self, partner: int, number: int) -> tuple[tuple[str, Any, Any], ...]:
-        """The differing arguments of two calls of one function: name, value in `a`, value in `b`."""
+        """Return the arguments of two calls that differ, each as (name, value in `a`, value in `b`)."""
         one, other = self._alignment.a.log.operations[partner], self._alignment.b.log.operations[number]
         if one.function.type != other.function.type:
             return ()
@@ -298,7 +298,7 @@ class CulpritSearch:
 
 
 def _behind_lone_output(side: Side, outputs: list[int], matched: dict[int, int]) -> tuple[Operation, ...]:
-    """The unmatched operations behind the first unmatched output, including the output if it is an operation."""
+    """Return the unmatched operations that the first unmatched output depends on, and the output if it is an operation."""
     for output in outputs:
         if output not in matched:
             behind = unsynced(side, output, matched)
@@ -321,7 +321,7 @@ def _passes_on(side: Side, number: int) -> bool:
 
 
 def _origin(side: Side, number: int, matched: Container[int]) -> int:
-    """The operation that a tensor comes from, behind operations that pass the tensor on in the same shape."""
+    """Go back from an operation through those that pass a tensor on in the same shape. Returns the first other operation."""
     operations = side.log.operations
     while number >= 0 and number not in matched and _passes_on(side, number):
         if operations[operations[number].parents[0]].shape != operations[number].shape:
@@ -341,7 +341,7 @@ def _changing(side: Side, operations: tuple[Operation, ...]) -> tuple[Operation,
 
 
 def _other_shape(missing: tuple[Operation, ...], extra: tuple[Operation, ...]) -> tuple[Operation, Operation] | None:
-    """The first pair with different shapes, if both histories run the same functions without a match."""
+    """If the unmatched operations of both histories call the same functions, find the first pair of different shapes."""
     for one, other in zip(missing, extra, strict=False):
         if one.layer_type != other.layer_type:
             return None
@@ -351,7 +351,7 @@ def _other_shape(missing: tuple[Operation, ...], extra: tuple[Operation, ...]) -
 
 
 def unsynced(side: Side, number: int, synced: Container[int]) -> tuple[Operation, ...]:
-    """The operations that `number` depends on, in order, back to operations that agree."""
+    """Return the operations that `number` depends on, in order, back to the operations in `synced`, which agree."""
     return tuple(side.operation(one) for one in side.ancestors(number, synced) if one in side.index.positions)
 
 

@@ -42,9 +42,9 @@ class BackwardReplay(Observer):
     """One run of a log that collects gradients.
 
     Args:
-        value: the value to continue with after an operation; None for its own.
-        gradient: the incoming gradient of an operation; None for none.
-        ends: the operations whose gradients are collected; autograd continues through the others.
+        value: returns the value to continue with after an operation; None keeps the operation's own value.
+        gradient: returns the incoming gradient of an operation; None if it gets no gradient.
+        ends: collects gradients at these operations; autograd continues through all others.
         only: an operation or (negative) parameter. Its gradients from each user are kept separately, in `parts`.
     """
 
@@ -66,7 +66,7 @@ class BackwardReplay(Observer):
 
     def begin(self) -> None:
         self.sums, self.unknown, self.parts = {}, set(), {}
-        # operation that autograd continues through -> its result and the sources of its arguments
+        # maps each operation that autograd continues through to its result and the sources of its arguments
         self._inside: dict[int, tuple[Tensor, list[Source]]] = {}
         self._made: tuple[int, Any, tuple[Any, ...], dict[str, Any], list[Source]] | None = None
 
@@ -92,7 +92,7 @@ class BackwardReplay(Observer):
             self.unknown.update(record.parents)
 
     def _followed(self, record: OperationRecord, given: list[Tensor]) -> tuple[list[Tensor], list[Source]]:
-        """Copies of the tensor arguments of a call, which autograd follows back to the operations they come from."""
+        """Copy the tensor arguments of a call. Autograd follows each copy back to the operation that made the argument."""
         tensors, sources = [], []
         for slot, (parent, tensor) in enumerate(zip(record.parents, given, strict=True)):
             if parent in self._inside:
@@ -146,19 +146,20 @@ class BackwardReplay(Observer):
 #
 # The gradient of an operation is the sum of what the backward of each of its users returns. So the log of `b` is run on the
 # values of `a`, and each call gets the gradients of `a` (`BackwardReplay`). A remaining difference from `a`'s gradient is own
-# error; the rest is inherited. This holds only if torch's own backward of a call is what ran. `b` itself shows whether it did:
+# error; the rest is inherited. This holds only if torch ran its own backward of the call. A replay of `b` shows whether it did:
 # from `b`'s values and gradients, the same replay must return `b`'s gradients. Otherwise (a custom `autograd.Function`, a hook,
 # checkpointing) the own error is known only if the incoming gradients of `a` and `b` agree: then it is the whole error.
 
-_LOOSER = 16  # multiple of the tolerance of values, because a gradient is a sum over uses, batch and time, in any order
+# a gradient may differ by this many times the tolerance of values: it is a sum over uses, batch and time, in any order
+_LOOSER = 16
 
 
 @dataclass(frozen=True, slots=True)
 class GradientCulprit:
-    """The operation whose backward returns another gradient in `b` than in `a`, for the same incoming gradient.
+    """An operation that gets the same gradient in both histories, but whose backward returns another gradient in `b`.
 
-    One of `a` and `b` is None if only the other runs it. `at` is the label (in `a`) of the operation, or the name of the
-    parameter, whose gradient differs.
+    If only one history runs the operation, it is None for the other. The gradient that differs is that of the operation with
+    the label `at` in `a`, or of the parameter with the name `at`.
     """
 
     a: Operation | None
@@ -166,7 +167,7 @@ class GradientCulprit:
     at: str
     own_error: Difference | None
     function: str | None  # the autograd function in `b`, if it is not torch's own: `WrongBackward`
-    is_none_in: str = ""  # "a" or "b": the history without a gradient
+    is_none_in: str = ""  # "a" or "b": the history that has no gradient; empty if both have one
     why: str = ""
 
     @property
@@ -320,7 +321,7 @@ class Gradients:
         return found
 
     def _incoming(self, number: int) -> list[int]:
-        """The next operations, towards the loss, with compared gradients."""
+        """Return the next operations towards the loss whose gradients are compared."""
         return first_after(self._users(number), self._users, self._whole.__contains__)
 
     def _is_settled(self, number: int) -> bool:
@@ -367,7 +368,7 @@ class Gradients:
     # The culprit ------------------------------------------------------------------------------------------------------
 
     def culprit(self) -> GradientCulprit | None:
-        """The first wrong backward, from the loss on; None if gradients agree."""
+        """Find the first wrong backward, starting from the loss; None if gradients agree."""
         wrong = [
             (self._rank(number), number)
             for number, one in self.errors.items()
@@ -382,7 +383,7 @@ class Gradients:
         return None
 
     def _rank(self, number: int) -> int:
-        """A number that orders operations and parameters by their users: the largest number of a user."""
+        """Return the largest number of a user, by which operations and parameters are ordered."""
         return max(self._users(number), default=number)
 
     def _named(self, number: int) -> GradientCulprit:
@@ -409,7 +410,7 @@ class Gradients:
         return a.state_name(partner) if number < 0 else a.index.label(partner)
 
     def _at_fault(self, number: int) -> int:
-        """The operation that passes a wrong gradient on: its number in `b`, or -1 minus its number in `a`."""
+        """Find the operation that passes on a wrong gradient: its number in `b`; if it is in `a`, -1 minus its number there."""
         a, b = self._alignment.a, self._alignment.b
         users = sorted(self._users(number), reverse=True)
         cut = [user for user in users if self._cuts(user)]
@@ -436,20 +437,20 @@ class Gradients:
         return is_followed_in_a and _has_no_gradient(self._alignment.b, user)
 
     def _cuts_in_a(self, user: int) -> bool:
-        """True if an operation of `a` stops a gradient that `b` has."""
+        """True if an operation of `a` stops the gradient although `b` has a gradient there."""
         partner = self._alignment.of_a.get(user)
         has_gradient_in_b = partner is None or gradient_of(self._alignment.b, partner) is not None
         return has_gradient_in_b and _has_no_gradient(self._alignment.a, user)
 
     def _with_gradient(self, number: int) -> int:
-        """For an operation inside the forward of a custom function: the operation that the function returns."""
+        """Replace an operation inside the forward of a custom function by the next user that has a gradient in `b`."""
         seen = number
         while gradient_of(self._alignment.b, seen) is None and self._users(seen):
             seen = self._users(seen)[0]
         return seen if gradient_of(self._alignment.b, seen) is not None else number
 
     def _first_between(self, number: int, end: int) -> int:
-        """The first operation of one history alone between `number` and its user `end`; `end` if there is none."""
+        """Find the first unmatched operation between `number` and its user `end`, numbered as in `_at_fault`; else `end`."""
         a, b = self._alignment.a, self._alignment.b
         for one in b.ancestors(end, self._ends):
             if number in b.log.operations[one].parents:
@@ -483,7 +484,7 @@ def _largest(value: Tensor | None) -> float:
 
 
 def _apart(one: Tensor | None, other: Tensor | None) -> Difference | None:
-    """The difference of two gradients. No gradient counts as zeros."""
+    """The difference of two gradients. A missing gradient counts as zeros."""
     if one is None or other is None:
         there = one if one is not None else other
         return NO_DIFFERENCE if there is None or not bool(there.any()) else INFINITE_DIFFERENCE

@@ -15,15 +15,16 @@ from .._torch.measure import computes, dense, dot, norm
 from .._torch.memory import is_freed
 from ..replay.comparison import same_bits
 
-# Units in the last place, relative to a tensor's scale, by which two ways to compute one operation may differ.
+# Two ways to compute one operation may differ by this many units in the last place of the tensor's largest value.
 _UNITS = {torch.float64: 32, torch.float32: 32, torch.float16: 8, torch.bfloat16: 4}
-# the step of float8 dtypes, which round values by much: for these dtypes each value is judged by its own size
+# a dtype with a larger `eps` has few bits (float8): for such a dtype each error is compared with its own value
 _FEW_BITS = 2**-5
-_SLACK = 1e-4  # fraction of the scale that operations of other dtypes may add to the step
-_OF_EACH_ROUNDING = 0.4  # number of steps: the root mean square of one rounding; its largest error is half a step
-_OUTLIER = 1e4  # a value this many times larger than a typical one, such as a mask's -1e9, does not count for the scale
-_PROBABLE = 0.1  # a typical value counts as at least this, so that the 1 of a softmax is no outlier
-_SAMPLE = 4096  # number of values that are read to find a typical value
+# this fraction of the tensors' largest value is subtracted from each difference: operations of other dtypes may cause it
+_SLACK = 1e-4
+_OF_EACH_ROUNDING = 0.4  # the root mean square of the errors of one rounding, in units of `eps`; the largest is half an `eps`
+_OUTLIER = 1e4  # values this many times larger than a typical value are outliers: a mask's -1e9 does not set the scale
+_PROBABLE = 0.1  # the typical value is taken to be at least this, so that the 1 of a softmax is no outlier
+_SAMPLE = 4096  # a typical value is found among at most this many values of a tensor
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # integer dtypes by size in bytes
 
 
@@ -67,12 +68,12 @@ def has_few_bits(dtype: torch.dtype) -> bool:
 
 
 def most_by_rounding(eps: float, times: int) -> tuple[float, float]:
-    """The largest error, relative to the scale, and the root mean square that roundings one after another explain."""
+    """Return the largest relative error and the root mean square that this many roundings, one after another, explain."""
     return eps * min(4.0, max(1.0, math.sqrt(times) / 2)), eps * _OF_EACH_ROUNDING * min(4.0, math.sqrt(times))
 
 
 def spread(one: Tensor, other: Tensor) -> float:
-    """The root mean square of a difference, divided by that of the first tensor. Ignores values that are not finite."""
+    """Divide the root mean square of the difference by that of the first tensor. Ignores values that are not finite."""
     a, b = _finite_pairs(one, other)
     size = float(a.square().mean()) if a.numel() else 0.0
     apart = float((a - b).square().mean()) if a.numel() else 0.0
@@ -80,7 +81,7 @@ def spread(one: Tensor, other: Tensor) -> float:
 
 
 def steps_apart(one: Tensor, other: Tensor, dtype: torch.dtype) -> float:
-    """The largest difference of two tensors in rounding steps of a dtype of few bits; a step is relative to the value."""
+    """The largest difference of two tensors in rounding steps of `dtype`. The step of a value is `eps` times the value."""
     a, b = _finite_pairs(one, other)
     if a.numel() == 0:
         return 0.0
@@ -104,7 +105,7 @@ def lower(one: torch.dtype, other: torch.dtype) -> torch.dtype:
 
 
 def rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """The values rounded to a less precise dtype. Finite values stay finite: they are clamped to its range."""
+    """Round values to a less precise dtype. Finite values stay finite: they are clamped to the range of that dtype."""
     if not value.is_floating_point() or not dtype.is_floating_point or lower(value.dtype, dtype) == value.dtype:
         return value
     value = value.detach()
@@ -129,7 +130,7 @@ def is_measurable(value: Any) -> bool:
 
 @cache
 def _is_readable(dtype: torch.dtype) -> bool:
-    """True if torch converts values of a dtype to numbers. Of `int4`, `bits8` and the like, torch only stores the bits."""
+    """True if torch can convert values of this dtype to numbers. For `int4`, `bits8` and others it only stores the bits."""
     try:
         torch.empty(1, dtype=dtype).to(torch.complex128)
     except RuntimeError:
@@ -142,7 +143,8 @@ def difference(
 ) -> Difference | None:
     """The difference of two tensors of equal shape; None if one is missing or cannot be measured.
 
-    Elements where `ignored` is True are left out; None if all are. The scale is at least the scale of the tensor `like`.
+    Elements where `ignored` is True are left out; the result is None if it is True everywhere. The error is relative to the
+    scale of `one`, or to that of the tensor `like` if that is larger.
     """
     with DisableTorchFunction(), torch.no_grad():
         if one is None or other is None or not is_measurable(one) or not is_measurable(other) or one.shape != other.shape:
@@ -183,7 +185,7 @@ def _part_shapes(value: Tensor) -> list[torch.Size]:
 
 
 def absolute_values(tensor: Tensor) -> Tensor:
-    """The absolute values of a tensor, in a dtype that can be computed with; for complex numbers, of both parts."""
+    """The absolute values of a tensor, in a dtype torch computes with; for complex numbers, of real and imaginary parts."""
     return _wide(tensor.detach()).abs()
 
 
@@ -244,7 +246,7 @@ def _same_nonfinite(one: Tensor, other: Tensor) -> bool:
 
 
 def _scale(sizes: Tensor) -> tuple[float, bool]:
-    """The largest of these sizes without outliers, and True if there are outliers."""
+    """Return the largest of these absolute values except outliers, and whether there are outliers."""
     largest, mean = float(sizes.max()), float(sizes.mean(dtype=torch.float64))
     sample = sizes[:: max(1, sizes.numel() // _SAMPLE)]
     if largest <= 100 * mean and float(sample.min()) * _OUTLIER >= largest:
@@ -261,7 +263,7 @@ def _scale(sizes: Tensor) -> tuple[float, bool]:
 
 
 def _ulps(one: Tensor, other: Tensor, place: int) -> int | None:
-    """The representable numbers between two values; None if the dtypes differ or are not plain floats."""
+    """Count the representable numbers between the elements at `place`; None if the dtypes differ or are not plain floats."""
     if one.dtype != other.dtype or not one.is_floating_point() or one.element_size() not in _INTEGERS:
         return None
     return abs(_ordinal(one.reshape(-1)[place]) - _ordinal(other.reshape(-1)[place]))

@@ -26,7 +26,7 @@ from .comparing import compare
 from .comparison import Comparison
 from .steps import Side
 
-_MOST = 8  # list at most this many changes or functions
+_MOST = 8  # a text lists at most this many changes or functions
 
 
 def changes_of_fingerprint(wanted: str, now: ModelHistory) -> list[str]:
@@ -70,7 +70,7 @@ def changes_of_structure(expected: ModelHistory, now: ModelHistory) -> list[str]
 
 
 def _rewired(alignment: Alignment) -> list[tuple[int, str]]:
-    """Matched operations that now run another function, or have other parents or parameters, with a phrase for the change."""
+    """Find matched operations that now run another function, or have other parents or parameters, each with a phrase for it."""
     a, b = alignment.a, alignment.b
     found = []
     for number in sorted(alignment.of_b):
@@ -151,7 +151,7 @@ def _logged(
 
 
 def _for_model(model: Any, arguments: Arguments) -> Arguments:
-    """The arguments on a model's device, with floating-point tensors in its dtype."""
+    """Move arguments to a model's device, and convert floating-point tensors to the model's dtype."""
     if not isinstance(model, Module):
         return arguments
     states = [*model.parameters(), *model.buffers()]

@@ -142,12 +142,12 @@ def _figure(error: Difference | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FewBits:
-    """An output's error in comparison with what rounding to float8 explains: for all values together, and for each value."""
+    """Compares an output's error with the error that rounding to float8 explains: for all values together, and for each."""
 
     dtype: torch.dtype
     spread: float
     most: float
-    steps: float | None  # None if it includes roundings of earlier operations, after which small values have large errors
+    steps: float | None  # None if earlier operations round too: then small values have large errors
     differs_unrounded: bool = False  # True if the models differ even where no value is rounded to few bits
 
     @property
@@ -171,7 +171,7 @@ class ComparedOutput:
 
     @property
     def typical(self) -> float | None:
-        """The difference of a typical value, relative to a typical value other than 0; None if it has no meaning."""
+        """The median difference, divided by the median of the values other than 0; None if it has no meaning."""
         values = self._values()
         if values is None or self.error is None or self.error.is_none or self.is_beyond:
             return None
@@ -188,7 +188,7 @@ class ComparedOutput:
         return self.few_bits is not None and self.few_bits.is_beyond
 
     def above(self) -> str:
-        """A text that says above which limit the output's error is."""
+        """A text that names the limit which the output's error exceeds."""
         if self.few_bits is not None and self.error is not None and self.error.relative <= self.tolerance:
             return f"which rounding to {self.few_bits.dtype} does not explain"
         return f"above the tolerance of {self.tolerance:.1e}"
@@ -264,7 +264,7 @@ def compared_outputs(alignment: Alignment, rows: list[ComparedOperation], tolera
 
 
 def _judged_unrounded(alignment: Alignment, outputs: list[ComparedOutput]) -> list[ComparedOutput]:
-    """The outputs; what rounding to few bits seems to explain is compared without these roundings, where that is possible."""
+    """If rounding to few bits seems to explain the error of an output, compare it again without that rounding, if possible."""
     judged = [one for one in outputs if one.few_bits is not None and not one.is_beyond and not _is_same(one.row)]
     if not judged:
         return outputs
@@ -290,7 +290,7 @@ def _is_same(row: ComparedOperation) -> bool:
 
 
 def _roundings(side: Side, same: set[int]) -> dict[int, tuple[int, torch.dtype | None]]:
-    """Maps each operation to how often, in succession, a dtype of few bits rounded what it depends on, and to that dtype.
+    """Map each operation to the number of roundings, one after another, to a dtype of few bits before it, and to that dtype.
 
     Operations in `same` have the same values in both histories, and explain no difference.
     """
@@ -365,11 +365,11 @@ def _short(value: Any) -> str:
     return printed if len(printed) <= _LONGEST else f"{printed[: _LONGEST - 1]}…"
 
 
-_LONGEST = 60  # at most this many characters of a value are shown
+_LONGEST = 60  # texts show at most this many characters of a value
 
 
 def compared_values(alignment: Alignment, tolerance: float | None) -> tuple[list[ComparedValue], list[str]]:
-    """The returned values that correspond; and notes about values that only one model returns.
+    """Return the pairs of returned values that correspond, and notes about values that only one model returns.
 
     Values correspond by their paths, or by their order if the models return other containers of the same number of items.
     """

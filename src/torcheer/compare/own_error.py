@@ -33,7 +33,7 @@ from .measures import Difference, difference, has_few_bits, is_measurable, lower
 from .steps import Side, first_after
 
 _PER_CALL = 0.1  # each unmatched call before an operation widens the operation's tolerance by this fraction
-_ROUNDINGS = 8.0  # a call's error may be this many times the error that one rounding step in each of its arguments causes
+_ROUNDINGS = 8.0  # a call may err by this many times the error that one rounding step in each of its arguments causes
 _MOST = 2.0  # all unmatched calls together widen the tolerance by at most this factor
 
 
@@ -100,7 +100,7 @@ def run_side(side: Side, observer: Observer, rounding: dict[int, torch.dtype]) -
 
 
 class Observer(ABC):
-    """Watches a replay, and may replace results."""
+    """Gets every value of a replay, and may replace it."""
 
     def __init__(self, side: Side) -> None:
         self.side = side
@@ -109,7 +109,7 @@ class Observer(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Called when a run begins, possibly for the second time."""
+        """Called when a run begins. A run may begin a second time, with copied parameters."""
 
     @abstractmethod
     def instead(self, number: int) -> Tensor | None:
@@ -130,8 +130,8 @@ class Observer(ABC):
         """The replay calls this for every observer; this observer does nothing."""
 
     def _replaced(self, number: int, value: Tensor, target: Tensor) -> Tensor:
-        """Replaces `value` by `target`, written into the same memory unless others share that memory and the call does not
-        write.
+        """Write `target` into the memory of `value`, and return it. If other tensors share the memory and the call does not
+        write to it, return a new tensor.
         """
         record = self.side.log.operations[number]
         with DisableTorchFunction(), torch.no_grad():
@@ -157,7 +157,7 @@ class Observer(ABC):
 
 
 def _rounded_otherwise(tensor: Tensor) -> Tensor:
-    """A tensor with every other value one rounding step up, and the remaining values one step down."""
+    """Move every other value of a tensor one rounding step up, and the remaining values one step down."""
     if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.numel() == 0:
         return tensor
     steps = torch.full((tensor.numel(),), torch.finfo(tensor.dtype).eps, dtype=torch.float64, device=tensor.device)
@@ -221,7 +221,7 @@ class _RunOnA(Observer):
         self._reference = reference
         self._forced = forced  # operations after which `b` continues with `a`'s value in any case; None: all
         self._tolerance = tolerance
-        self._calls: dict[int, int] = {}  # number of calls since values of `a`
+        self._calls: dict[int, int] = {}  # by operation: how many calls ran since the run continued with a value of `a`
         super().__init__(alignment.b)
 
     def begin(self) -> None:
@@ -290,7 +290,7 @@ class _RunOnA(Observer):
         return value
 
     def _only_rounds(self, number: int, value: Tensor, own: Difference, target: Tensor) -> bool:
-        """True if the same call, in another dtype, has as large an error when its arguments differ by rounding alone."""
+        """True if both histories make the same call in other dtypes, and rounding its arguments causes as large an error."""
         record, partner = self.side.log.operations[number], self._alignment.a.log.operations[self._alignment.of_b[number]]
         is_same = record.function.type == partner.function.type and record.dtype != partner.dtype
         if not is_same or not math.isfinite(own.relative) or repr(record.template) != repr(partner.template):
@@ -359,10 +359,10 @@ def errors_that_matter(
     """The operations of `b`, in order, whose difference is an own error.
 
     `lazy` continues with values of `a` only if `b` agrees, `forced` always. A difference matters if it reaches an output, or if
-    it is lost among larger values: the user of the operation agrees when it gets `a`'s value, and less so with `b`'s. The other
-    operations compute other values on the way to the same result. Operations in `known` count as agreeing. The effect of a
-    difference on an operation that cannot be run again is read from the logged values, unless these also inherit a known
-    error.
+    it is lost among larger values: the user of the operation has a small error if it gets `a`'s value, and a larger one with
+    `b`'s. The other operations compute other values on the way to the same result. Operations in `known` count as agreeing.
+    For an operation that cannot be run again, the logged values show whether the difference reaches it, unless they inherit a
+    known error.
     """
     reaching = _that_reach_an_end(alignment, lazy, known, _failed_that_differ(alignment, lazy, known, tolerance))
     dirty = sorted(number for number in lazy.dirty if number not in known)
@@ -370,9 +370,9 @@ def errors_that_matter(
 
 
 def _failed_that_differ(alignment: Alignment, run: RerunOfB, known: set[int], tolerance: float | None) -> set[int]:
-    """The operations that could not be run again and whose logged values differ, not because of a known error."""
+    """Find operations that could not be run again, whose logged values differ, and that depend on no known error."""
     found: set[int] = set()
-    after = set(known)  # and all operations that depend on them
+    after = set(known)  # the known errors, and all operations that depend on them
     for number in sorted(run.failed) if not known else range(len(alignment.b.log.rows)):
         if not after.isdisjoint(alignment.b.log.operations[number].dependencies):
             after.add(number)
@@ -398,7 +398,7 @@ def _that_reach_an_end(alignment: Alignment, run: RerunOfB, known: set[int], end
 
 
 def _is_diluted(alignment: Alignment, lazy: RerunOfB, forced: RerunOfB, number: int) -> bool:
-    """True if the next operations that agree do so on `a`'s values, and have larger errors on `b`'s."""
+    """True if the next operations that agree have larger errors with `b`'s value of the operation than with `a`'s value."""
 
     children = alignment.b.children
     grows = False

@@ -82,7 +82,7 @@ def parameter_differences(alignment: Alignment, tolerance: float | None) -> list
     contents = _by_content(ours, theirs, matched)
     matched.update(contents)
     taken = set(matched.values())
-    tied: dict[str, str] = {}  # parameters that are tied in `a` and not in `b`: name in `a` -> other counterpart in `b`
+    tied: dict[str, str] = {}  # maps the name of a parameter that is tied in `a` only to the name of its second match in `b`
     for name_a, name_b in used:
         if name_b not in taken:
             tied.setdefault(name_a, name_b)
@@ -116,7 +116,7 @@ def _renamed(name: str, side: Side) -> str:
 
 
 def _by_content(ours: dict[str, Tensor], theirs: dict[str, Tensor], matched: dict[str, str]) -> dict[str, str]:
-    """Pairs of parameters with equal values, also transposed, that neither names nor operations match."""
+    """Match the parameters that neither names nor operations match, by equal values, also if transposed."""
     taken = set(matched.values())
     groups: dict[object, tuple[list[str], list[str]]] = {}
     for place, (named, known) in enumerate(((ours, matched), (theirs, taken))):
@@ -168,7 +168,7 @@ def _looks(one: Tensor, other: Tensor, allowed: float) -> str:
 def _exchanged(
     found: list[ParameterDifference], ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float | None
 ) -> list[ParameterDifference]:
-    """The differences, with a remark if a parameter has the values of another differing parameter of a."""
+    """Return the differences; `looks` says if a parameter of `b` has the values of another differing parameter of `a`."""
     sizes: dict[object, list[str]] = {}
     for one in found:
         if one.difference is not None and one.name_a is not None and is_measurable(ours[one.name_a]):
@@ -186,7 +186,7 @@ def _exchanged(
 
 
 def _order(rows: Tensor) -> Tensor:
-    """The order that sorts rows by their product with a random direction."""
+    """Sort rows by their product with a random direction. Returns the order."""
     flat = rows.reshape(len(rows), -1).double()
     direction = torch.rand(flat.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return (flat @ direction.to(flat.device)).argsort()

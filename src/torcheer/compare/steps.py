@@ -25,7 +25,7 @@ from .measures import absolute_values, is_measurable
 
 
 class Side(matching.Side):
-    """One history: its steps, values and wiring. `rename` translates its addresses to addresses of the other history."""
+    """One history: its steps, values and wiring. `rename` translates addresses of this history to those of the other."""
 
     def __init__(self, history: ModelHistory, rename: Callable[[str], str] = str) -> None:
         self.history = history
@@ -95,7 +95,7 @@ class Side(matching.Side):
         return found
 
     def state_signature(self, reference: int) -> Signature | None:
-        """The signature of a parameter or buffer, the same if it is transposed or permuted."""
+        """The signature of a parameter or buffer. It does not change if the tensor is transposed or permuted."""
         if reference not in self._state_signatures:
             self._state_signatures[reference] = _state_signature(self.index.state(reference).value)
         return self._state_signatures[reference]
@@ -144,7 +144,7 @@ class Side(matching.Side):
 def first_after(
     starts: Iterable[int], following: Callable[[int], Iterable[int]], is_wanted: Callable[[int], bool]
 ) -> list[int]:
-    """The first wanted operations on all paths from `starts`; `following` gives the next operations after an unwanted one."""
+    """On each path from `starts`, find the first wanted operation. `following` returns the operations that come next."""
     found: set[int] = set()
     seen: set[int] = set()
     waiting = list(starts)
@@ -160,7 +160,7 @@ def first_after(
 
 
 def _state_signature(value: Tensor | AbsentTensor) -> Signature | None:
-    """The signature of a parameter or buffer; if no file has its values, of its fingerprint."""
+    """The signature of a parameter or buffer. If no file has the values, it is made from the saved fingerprint."""
     if not isinstance(value, AbsentTensor):
         return signature_of(value)
     mark = blake2b(value.fingerprint.encode(), digest_size=6).digest()  # a file may contain any text here
@@ -168,9 +168,9 @@ def _state_signature(value: Tensor | AbsentTensor) -> Signature | None:
 
 
 def signature_of(value: Tensor) -> Signature | None:
-    """Size, sum and maximum of the absolute values: unchanged by transposition, and nearly unchanged by rounding.
+    """Return size, sum and maximum of the finite absolute values.
 
-    Only finite values count.
+    Transposing does not change them, and rounding hardly changes them.
     """
     if not is_measurable(value) or value.numel() == 0:
         return None
@@ -183,7 +183,7 @@ def signature_of(value: Tensor) -> Signature | None:
 
 
 def renaming(names: Mapping[str, str] | None, a: ModelHistory, b: ModelHistory) -> Callable[[str], str]:
-    """A function that translates addresses of `a` to addresses of `b`. Each name is one or several parts of an address."""
+    """Make a function that translates addresses of `a` to `b`. `names` maps parts of addresses in `a` to those in `b`."""
     if names is None:
         return str
     if not isinstance(names, Mapping) or not all(isinstance(text, str) for pair in names.items() for text in pair):

@@ -24,7 +24,7 @@ from .own_error import Observer, run_side
 from .steps import Side
 
 _ORDINARY = (0, 1)  # two runs with small numbers
-# runs with NaN, infinity and extreme numbers; over these runs, each place in memory gets each of them once
+# runs that fill memory with NaN, infinity and extreme numbers; over these runs, each place in memory gets each number once
 _SPECIAL = (0, 2, 3, 4, 5)
 
 
@@ -122,9 +122,9 @@ def _still_differs(alignment: Alignment, ours: int, theirs: int) -> bool:
 
 
 def _may_be_special(alignment: Alignment, number: int) -> Tensor:
-    """The elements of an operation of `b` that NaN, infinity or extreme numbers in memory may explain.
+    """Return a mask of the elements of an operation of `b` that NaN, infinity or extreme numbers in memory may explain.
 
-    They are the elements that are not finite in one history; other numbers may differ for other reasons.
+    These are the elements that are not finite in one of the histories; finite numbers may differ for other reasons.
     """
     values = alignment.value_of_a(number), alignment.b.value(number)
     with DisableTorchFunction(), torch.no_grad():
@@ -154,7 +154,7 @@ def _after_uninitialised(side: Side) -> set[int]:
 
 
 def _values(side: Side, turns: tuple[int, ...], wanted: set[int]) -> dict[int, list[Tensor]]:
-    """For each operation: its value in each turn, if every turn has one."""
+    """Run the log once for each turn. Returns the values of each operation that has a value in every turn."""
     if not wanted:
         return {}
     runs = [_FillMemory(side, turn, wanted) for turn in turns]
@@ -164,7 +164,7 @@ def _values(side: Side, turns: tuple[int, ...], wanted: set[int]) -> dict[int, l
 
 
 def _varying(values: list[Tensor]) -> Tensor | None:
-    """A mask of the elements that differ between turns; None if none does."""
+    """Return a mask of the elements that differ between runs; None if no element differs."""
     found: Tensor | None = None
     for other in values[1:]:
         apart = difference(values[0], other)
@@ -175,7 +175,7 @@ def _varying(values: list[Tensor]) -> Tensor | None:
 
 
 def _alike(ours: list[Tensor], theirs: list[Tensor]) -> Tensor | None:
-    """A mask of the elements that both models have alike in every turn, with the same numbers in memory; None if unknown."""
+    """Return a mask of the elements that are equal in both models in every run with the same numbers in memory, or None."""
     if not ours or len(ours) != len(theirs) or ours[0].shape != theirs[0].shape:
         return None
     alike = torch.ones_like(ours[0], dtype=torch.bool)

@@ -20,7 +20,7 @@ from .steps import Side
 
 
 class _Unrounded(Observer):
-    """Continues with the argument of each cast to a dtype of few bits, and keeps the values of some operations."""
+    """Skips each cast to a dtype of few bits: the replay continues with its argument. Keeps the values of some operations."""
 
     def __init__(self, side: Side, wanted: set[int]) -> None:
         self.values: dict[int, Tensor] = {}
@@ -54,7 +54,7 @@ class _Unrounded(Observer):
 
 
 def differences_unrounded(alignment: Alignment, pairs: list[tuple[int, int]]) -> dict[int, Difference]:
-    """By operation of `b`: the difference of each pair if no value is rounded to few bits; without those that are unknown."""
+    """Map operations of `b` to the difference of the pair if no value is rounded to few bits; leaves out unknown ones."""
     runs = []
     for side, wanted in zip((alignment.a, alignment.b), zip(*pairs, strict=True), strict=True):
         run = _Unrounded(side, set(wanted))

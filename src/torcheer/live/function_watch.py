@@ -50,11 +50,11 @@ class Copies:
         return replace_tensors(value, lambda tensor: self._of[id(tensor)][1] if id(tensor) in self._of else tensor)
 
     def original(self, tensor: Tensor) -> Tensor | None:
-        """The tensor that `tensor` is a copy of; None if it is no copy."""
+        """Return the tensor from which `tensor` was copied; None if it is no copy."""
         return next((one for one, copied, _ in self._of.values() if copied is tensor), None)
 
     def home(self, tensor: Tensor) -> Tensor:
-        """The tensor that the program has: the original of a copy, or `tensor` itself if it is no copy."""
+        """Return the tensor that the program has: the original if `tensor` is a copy, else `tensor` itself."""
         original = self.original(tensor)
         return tensor if original is None else original
 
@@ -67,7 +67,7 @@ class Copies:
 
 
 def followed_copy(tensor: Tensor) -> Tensor:
-    """A copy with the strides of the tensor, through which gradients flow."""
+    """Copy a tensor with its strides. Gradients flow through the copy."""
     copied = copy_of(tensor)
     return copied.detach().copy_(tensor) if tensor.requires_grad and not copied.requires_grad else copied
 
@@ -79,14 +79,14 @@ def is_state(tensor: Tensor) -> bool:
 
 
 def _can_be_followed(tensor: Tensor) -> bool:
-    """True if a copy can replace a tensor that a call writes to. If torch refuses the write, the call gets the original."""
+    """True if a call that writes to a tensor can get a copy instead. Where torch refuses the write, it gets the original."""
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_inference():
         return False
     return type(tensor) in (Tensor, Parameter) and not is_state(tensor) and not may_overlap(tensor)
 
 
 def given_to_change(tensor: Tensor) -> Tensor:
-    """The tensor to pass to a change: a copy if the original is written to later, because autograd may save the tensor."""
+    """Return the tensor that a change gets. With gradients on it is a copy: autograd may save it, and the original changes."""
     if not torch.is_grad_enabled():
         return tensor
     return tensor.detach() if is_state(tensor) else followed_copy(tensor)
@@ -110,7 +110,7 @@ def write_as(function: TorchFunction, tensor: Tensor, new: Tensor, place: Place)
     """Give a new value to a tensor that a call of the function has just changed.
 
     `detach_`, `set_` and `p.data = …` write no elements: they change what the tensor is, so the tensor gets other memory. The
-    memory it has may be that of other tensors.
+    memory it has now may belong to other tensors too.
     """
     if function.name not in _EXCHANGE or new.requires_grad:
         write(tensor, new, place)
@@ -137,7 +137,7 @@ _EXCHANGE = frozenset({"detach_", "set_", "set_data"})
 
 
 def written_by(function: TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """The tensors whose new value a call writes into the tensors themselves."""
+    """Return the tensors that a call changes in place."""
     if function.name == "detach_":
         return [tensor for tensor in args[:1] if isinstance(tensor, Tensor)]
     return [tensor for tensor in function.writes(args, kwargs) if isinstance(tensor, Tensor)]
@@ -149,7 +149,7 @@ def writes_elements(function: TorchFunction) -> bool:
 
 
 def refused(place: Place | None, why: str) -> InvalidArgument:
-    """The error for a value that is written in place and cannot be changed there."""
+    """Make the error for a value that a call wrote in place and that cannot be changed there."""
     return InvalidArgument(
         f"{place or 'a change'}: the value is written in place, and another one cannot be written into the tensor: {why}. "
         "Change what the model makes of the tensor afterwards."
@@ -190,7 +190,7 @@ class FunctionWatch(TorchFunctionMode):
         self._spots: dict[tuple[Frame, ...], list[Spot]] = {}
         self._functions: set[str] = set()
         self._composites: set[str] = set()
-        self._ways: dict[Any, int] = {}  # torch function -> how its calls are handled
+        self._ways: dict[Any, int] = {}  # maps a torch function to the way its calls are handled
         self._sites: list[Site] = []
         self._callsites = CallSites(self._sites, CodeTable())
         self._at: dict[tuple[int, str], list[Spot]] = {}  # (number of the site, function) -> the spots there
@@ -198,7 +198,7 @@ class FunctionWatch(TorchFunctionMode):
         self._place_of: dict[int, int] = {}  # number of the whole site -> number of the site within the forward
         self._turns: dict[tuple[int, str], int] = {}  # (site, function) -> how often it was reached in this call of the module
         self._call = 0
-        # for each running call of the module: turns and number of the call around it, and True if it put the mode on
+        # for each running call of the module: turns and number of the call around it, and whether it put the mode on
         self._outer: list[tuple[dict[tuple[int, str], int], int, bool]] = []
         self._open: list[Any] = []  # composites that are running
         self._aside: list[bool] = []  # for each running inner module: True if the mode was on when it was called
@@ -293,7 +293,7 @@ class FunctionWatch(TorchFunctionMode):
             self._open.pop()
 
     def _spots_at(self, name: str, frame: FrameType) -> tuple[tuple[int, str], list[Spot]]:
-        """The spots at the site of a call, of every turn, and the key by which turns are counted."""
+        """Return the key by which turns at the site of a call are counted, and the spots there, for all turns."""
         number = self._callsites.at(frame)
         spots = self._at.get((number, name))
         if spots is None:
@@ -304,7 +304,7 @@ class FunctionWatch(TorchFunctionMode):
         return (self._place_of[number], name), spots
 
     def _due(self, spots: list[Spot], turn: int) -> dict[Path, list[Spot]]:
-        """The spots that are meant by this call, by path in the result."""
+        """Return the spots to reach in this call, by path in the result."""
         due: dict[Path, list[Spot]] = {}
         for spot in spots:
             place = spot.place
@@ -318,7 +318,7 @@ class FunctionWatch(TorchFunctionMode):
         return due
 
     def _reach_in(self, call: _Call, at_place: tuple[int, str], spots: list[Spot]) -> Any:
-        """Make a call whose site has places, and reach the places of this call. Returns the result for the program."""
+        """Make a call at a site with places, and reach the places that this call has. Returns the result for the program."""
         turn = self._turns.get(at_place, 0) + 1
         due = self._due(spots, turn)
         is_changed = any(spot.act.changes and spot.place.writes for at_path in due.values() for spot in at_path)
@@ -354,7 +354,7 @@ class _Call:
         self._kwargs = kwargs
         self._written: list[Tensor] = []
         self._copies = Copies()
-        # id of a result -> the result, the tensor that replaces it, and the spot
+        # maps the id of a result to the result, the tensor that replaces it, and the spot
         self._new: dict[int, tuple[Tensor, Tensor, Spot]] = {}
         self.values: Any = None  # what the call returned, or what it wrote if it returned nothing
 
@@ -379,11 +379,11 @@ class _Call:
         return found if isinstance(found, Tensor) else None
 
     def now(self, tensor: Tensor) -> Tensor:
-        """The current value of a result, including the changes so far."""
+        """Return the current value of a result, after the changes so far."""
         return self._new[id(tensor)][1] if id(tensor) in self._new else tensor
 
     def given_to_change(self, tensor: Tensor) -> Tensor:
-        """The tensor to pass to a change of a result."""
+        """Return the tensor that a change of a result gets."""
         return given_to_change(tensor) if self._is_written(tensor) else self.now(tensor)
 
     def change(self, tensor: Tensor, new: Tensor, spot: Spot) -> None:

@@ -100,7 +100,7 @@ class _Make(Act):
         self._heads: dict[Spot, HeadAxis | Sequence[int]] = {}  # spot -> what is known of attention heads
 
     def prepare(self, key: AnyKey, spots: list[Spot], like: HoldsRun | None) -> None:
-        """Word the places for errors. If heads are changed, find them: by the history, else by attributes of the module."""
+        """Write the texts of places for errors. If heads are changed, find them by the history or the module's attributes."""
         for spot in spots:
             self._words[spot] = in_words(spot.place, key)
             if self.change.heads is not None:

@@ -127,7 +127,7 @@ class ModuleCalls(Sequence[ModulePass]):
         self.started = self.ended = 0
         self.is_running = False
         self._calls = calls
-        self._settle = settle  # computes what is known only at the end; called when the calls are first read
+        self._settle = settle  # called when the calls are first read: computes the data that is known only at the end
 
     @cached_property
     def _settled(self) -> list[ModulePass]:
@@ -159,11 +159,11 @@ class ModuleCalls(Sequence[ModulePass]):
 Node = Any  # an autograd node
 Source = ModulePass | ModuleInput
 Sources = dict[Source, Shape | None]
-LEAF = 2**62  # nodes with a greater number accumulate gradients: torch gives these the greatest number of all
+LEAF = 2**62  # a node with a greater number accumulates a gradient: torch gives all such nodes the greatest number
 
 
 class Ownership:
-    """Maps tensors and nodes to the calls that made them. `hook` gets each node made by the own code of an outer call."""
+    """Maps tensors and nodes to the calls that made them. Calls `hook` with each node that an outer call's own code made."""
 
     def __init__(self, hook: Callable[[Node, ModulePass], None], first: int) -> None:
         self._hook = hook
@@ -184,7 +184,7 @@ class Ownership:
         self._made[id(tensor)] = (weakref.ref(tensor), source, version_of(tensor))
 
     def known(self, tensor: Tensor, *, as_it_was: bool = True) -> Source | None:
-        """The source of a tensor, if this very tensor was claimed and was not written to since."""
+        """Return the source of a tensor if it was claimed and, with `as_it_was`, not written to since; else None."""
         found = self._made.get(id(tensor))
         if found is None or found[0]() is not tensor or (as_it_was and found[2] != version_of(tensor)):
             return None
@@ -205,9 +205,9 @@ class Ownership:
             self._behind = {number: found for number, found in self._behind.items() if number < first}
 
     def producers(self, tensor: Tensor, around: ModulePass | None) -> Sources:
-        """The calls and inputs a tensor comes from: by the tensor itself, by autograd's graph, or by the base of a view.
+        """Find the calls and inputs that a tensor comes from: by the tensor itself, autograd's graph, or the base of a view.
 
-        `around` is the call in whose own code it may have been made.
+        The own code of the call `around` may have made the tensor.
         """
         known = self.known(tensor)
         node = node_of(tensor) if known is None else None
@@ -224,7 +224,7 @@ class Ownership:
         return found
 
     def _walk(self, node: Node, around: ModulePass | None) -> Sources:
-        """The finished calls that autograd's graph leads to from a node. Nodes on the way belong to the call around them."""
+        """Follow autograd's graph from a node to finished calls. Nodes on the way belong to the call around them."""
         found: Sources = {}
         seen: set[Node] = set()
         waiting = [node]
@@ -252,7 +252,7 @@ class Ownership:
 
 
 def last_nodes(first: int, results: list[Node]) -> list[Node]:
-    """The nodes made since `first` from which gradients leave the call; if there are none, nodes that lead to parameters."""
+    """Find the nodes since `first` whose gradients leave the call; if there are none, the nodes that lead to parameters."""
     seen = set(results)
     waiting = list(seen)
     leaving: list[Node] = []
@@ -283,7 +283,7 @@ def last_nodes(first: int, results: list[Node]) -> list[Node]:
 # No torch function is watched, so the cost is microseconds per module call, not per operation. Torch's sequence numbers show
 # which module created an autograd node. Neither tensors nor nodes are kept alive; a hook is freed with the graph it is on.
 
-_MANY = 8  # number of nodes of a layer that are looked at one by one
+_MANY = 8  # if a layer made more nodes than this, hook the nodes of its arguments instead of searching its nodes
 
 
 def watch_modules(model: Module, *, timing: bool = True) -> Managed[ModuleCalls]:
@@ -311,14 +311,14 @@ def watch_modules(model: Module, *, timing: bool = True) -> Managed[ModuleCalls]
 
 
 class _Running:
-    """A module call, and the data that is needed until its backward passes are over."""
+    """A module call with the data that its backward passes need."""
 
     __slots__ = ("entering", "events", "first", "module", "one", "with_grad", "with_grad_out")
 
     def __init__(self, one: ModulePass, module: Module, first: int) -> None:
         self.one = one
         self.module = module
-        self.first = first  # torch's number of the first autograd node that the call may make
+        self.first = first  # torch's number of the first autograd node that the call may have made
         self.entering: Sources = {}
         self.events: tuple[Any, Any] | None = None  # events of the device, to be read at the end
         self.with_grad: list[tuple[Shape, int]] = []  # the shapes and bytes of the inputs that require gradients
@@ -397,7 +397,7 @@ class _Watcher(Managed[ModuleCalls]):
         self._events.clear()
 
     def _widen(self, one: ModulePass) -> None:
-        """Extend the backward passes of the call around `one`, so that each lasts from the first to the last pass inside it."""
+        """Extend the backward passes of the call around `one`: each must last from the first to the last pass inside it."""
         if one.outer is None:
             return
         for turn, inner in one.backward.items():
@@ -482,7 +482,7 @@ class _Watcher(Managed[ModuleCalls]):
                 self._unexplained.append((weakref.ref(base), running.entering, shape))
 
     def _explain(self) -> None:
-        """Runs when the outermost call ends: only then are its keyword arguments known. Notes which inner calls got them."""
+        """Called when the outermost call ends, because its keyword arguments are known only then: note which calls got them."""
         for reference, entering, shape in self._unexplained:
             tensor = reference()
             known = self._ownership.known(tensor) if tensor is not None else None
@@ -608,7 +608,7 @@ class _Logged:
         self._index, self._log = run.index, run.log
         self._on_device = run.options.time_on_device and torch.cuda.is_available()
         self._passes: list[ModulePass] = []  # in the order in which the log numbers the calls
-        self._inputs: dict[int, ModuleInput] = {}  # operation -> the input that it is
+        self._inputs: dict[int, ModuleInput] = {}  # number of an input's operation -> the input
 
     def calls(self) -> ModuleCalls:
         for call in self._log.modules:
@@ -639,7 +639,7 @@ class _Logged:
         """Find the calls and inputs whose tensors a call received, directly or through operations between modules."""
         one = self._passes[call.number]
         numbers: Iterable[int] = call.inputs
-        if one.has_inner:  # of a call with inner calls, only results that its own code made count
+        if one.has_inner:  # if a call has inner calls, only the results that its own code made count
             numbers = [n for n in call.outputs if n >= 0 and self._log.operations[n].module is call]
         for number in numbers:
             if number >= 0:
@@ -694,7 +694,7 @@ class _Logged:
                 passed.bytes = sum(bytes_of(one.shape, one.dtype) for one in made)
 
     def _extend(self, number: int, node: NodeRecord) -> None:
-        """Extend the backward pass of every module that an operation ran in by its node."""
+        """Add an operation's node to the backward pass of every module call that the operation ran in."""
         call = self._log.operations[node.operation].module
         ended = node.started + node.span
         for around in call.stack() if call is not None else ():

@@ -2,7 +2,7 @@
 
 A place is a tensor that a module call returned or received, or the result of one torch call inside it. A torch call is
 identified by its call site, and by how many times the same module call reached this site before. Places are plain data, so
-they hold for other runs of the same model. `Spot` is a place that is watched, `Act` what is done with its values.
+they hold for other runs of the same model. A `Spot` is a place that is watched; its `Act` reads or changes the values there.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ class Frame:
 class Place:
     """A place in a run of a model at which a value occurs.
 
-    `part` is the number of the tensor among those that a module returned or received, from 0; None means all of them.
+    `part` is the number of the tensor among the tensors that a module returned or received, from 0; None means all of these.
     """
 
     kind: Literal["output", "input", "function"]
     module: str  # the address; "" is the model itself
-    # number of the module's call, from 1, within the calls of the model that were logged; None: every call
+    # number of the module's call, from 1, counted over all logged calls of the model; None: every call
     call: int | None = None
     part: int | None = 0
     function: str = ""
     composites: tuple[str, ...] = ()  # torch's Python functions around the call whose inner calls are watched, outermost first
     site: tuple[Frame, ...] = ()  # the frames of the call site, innermost first
-    turn: int = 1  # which time the site was reached in this call of the module
-    turns: int = 1  # how often it was reached in this call when it was logged
+    turn: int = 1  # 1 for the first time that this call of the module reached the site
+    turns: int = 1  # how often the logged call of the module reached the site
     path: tuple[object, ...] = ()  # path to the tensor in the function's result
     writes: bool = False  # True if the function or module wrote its result into an argument
     label: str = ""  # label of the operation, in the history that the place is from
@@ -121,10 +121,10 @@ def _is_written_there(log: Log, call: ModuleCall, number: int) -> bool:
 
 
 def _end_place(log: Log, record: OperationRecord, label: str) -> tuple[Place | None, OperationRecord]:
-    """The place of an input or output of the model, or of what a module returned; None for other operations.
+    """Return the place of an input or output of the model, or of a value that a module returned; None for other operations.
 
-    Also returns the operation that made the value. For an output of the model inside an object, which hooks do not look into,
-    that is the operation behind it: the output is watched where it was made.
+    Also returns the operation that made the value. Hooks do not look into objects: an output of the model inside an object
+    is watched at the operation that made it.
     """
     calls = outermost_calls(log)
     model = next((call for call in calls if record.number in call.inputs), None)
@@ -144,20 +144,20 @@ def _end_place(log: Log, record: OperationRecord, label: str) -> tuple[Place | N
 
 
 def outermost_calls(log: Log) -> list[ModuleCall]:
-    """The calls of the model itself that no other call of the model made: `generate` makes one for each token."""
+    """Return the calls of the model that are not inside another call of the model: `generate` makes one for each token."""
     return [call for call in log.modules if not call.address and not call.is_nested]
 
 
 def _number(model: ModuleCall, calls: list[ModuleCall]) -> int | None:
-    """The number of a call of the model; None if the model was called once, because then every call is watched."""
+    """The number of a call of the model. If the model was called once, None: every call is watched then."""
     return model.call if len(calls) > 1 else None
 
 
 def _returning_call(log: Log, record: OperationRecord) -> ModuleCall | None:
-    """The module call that an operation ran in, if a hook on that module is enough to see the operation.
+    """Return the module call that an operation ran in, if a hook on that module sees the operation's value; else None.
 
-    It is enough where the module returned the value and nothing inside used it, and the module's code is torch's own, which
-    runs the same operations in the next call; or is code that cannot be watched.
+    It does if the module returned the value, nothing inside the module used it, and the module's code cannot be watched, or is
+    torch's own: torch's code runs the same operations in the next call.
     """
     call = record.module
     if call is None or call.outputs.count(record.number) != 1:
@@ -217,9 +217,9 @@ def _composites(composite: Composite | None) -> Sequence[str]:
 
 
 def within_forward(frames: tuple[Frame, ...], forward: CodeType | None) -> tuple[Frame, ...]:
-    """A call site without the frames outside `forward`; unchanged if `forward` is not among its two innermost frames.
+    """Remove the frames outside `forward` from a call site. Returns it unchanged if its two innermost are not in `forward`.
 
-    A log knows such calls by their place in `forward` alone; a program may wrap the `forward` of one module in other functions.
+    The place in `forward` identifies such a call: a program may wrap the `forward` of one module in other functions.
     """
     for depth, frame in enumerate(frames[:2]):
         if forward is not None and (frame.file, frame.function, frame.first_line) == CodeFacts.of(forward):
@@ -285,17 +285,17 @@ def _place(way: Reading) -> Place:
     return Place("input" if way.is_input else "output", way.name, way.turn, part)
 
 
-# Watched places, and the action for their values.
+# Defines watched places (`Spot`), and the action for their values (`Act`).
 
 
 class Act(ABC):
-    """What is done with the values at places: a subclass reads or changes them."""
+    """Called with the values at places. A subclass reads or changes them."""
 
     changes = False  # True if the model continues with another value
 
     @abstractmethod
     def __call__(self, spot: Spot, tensor: Tensor) -> Tensor | None:
-        """Called with a value. Returns the value that the model continues with, or None to leave it."""
+        """Called with a value. Returns the value that the model continues with; None to keep the value."""
 
     def begin(self) -> None:  # noqa: B027 - most acts have nothing to do here
         """Called when a call of the model begins."""
@@ -303,7 +303,7 @@ class Act(ABC):
     def placed(self, spot: Spot, tensor: Tensor, part: int, is_other: Tensor | bool) -> None:  # noqa: B027 - for acts that change
         """Called when the model continues with `tensor`, number `part` of the tensors that a module returned or received.
 
-        `is_other`: True if it differs from the value that was there; a tensor if a device has not finished comparing.
+        `is_other`: True if `tensor` differs from the value before; a tensor if a device has not finished comparing.
         """
 
 
@@ -313,7 +313,7 @@ class Spot:
 
     place: Place
     act: Act
-    rank: float = 0  # number of places that the spot's key means; of two changes of one value, the lower rank wins
+    rank: float = 0  # number of places that the spot's key means; of two changes of one value, the lower rank is made
     module: Module | None = None
     reached: int = 0  # how often the place was reached over the whole block
     here: int = 0  # how often the place was reached in this call of the model
@@ -324,7 +324,7 @@ class Spot:
 
 
 def counting(spots: list[Spot]) -> list[Spot]:
-    """The spots that act on one value: all that read, but only one that changes it."""
+    """Choose the spots that act on one value: all spots that read it, but only one spot that changes it."""
     changing = [spot for spot in spots if spot.act.changes]
     if len(changing) < 2:
         return spots
@@ -339,7 +339,7 @@ class Stopped(PassStopped):
 
 
 def with_tensors(value: Any, new: dict[int, Tensor]) -> Any:
-    """`value` with some tensors replaced: `new` maps a tensor's number among the tensors of `value` to its replacement."""
+    """Replace tensors in `value`. `new` maps the number of a tensor, among the tensors of `value`, to its replacement."""
     if isinstance(value, Tensor):
         return new.get(0, value)
     numbers = count()
@@ -349,7 +349,7 @@ def with_tensors(value: Any, new: dict[int, Tensor]) -> Any:
 # The number of attention heads of a module, read from its attributes or its configuration.
 
 _QUERIES = ("num_heads", "n_head", "n_heads", "num_attention_heads", "nhead", "heads", "encoder_attention_heads")
-# number of heads of keys and values, if several heads of queries share one
+# attributes with the number of heads of keys and values, if several heads of queries share one of these
 _KEYS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")
 
 

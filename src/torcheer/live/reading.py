@@ -44,7 +44,7 @@ from .watch import WatchedKeys, in_words
 
 
 class TakenValue:
-    """A value that was read: the tensor, and a copy if the tensor may be overwritten in place later.
+    """A value that was read: the tensor, and also a copy if the model may later overwrite the tensor in place.
 
     A parameter, or a view of one, outlives the pass, and programs write to parameters in ways that torch does not count
     (`p.data`, fused optimizers, `swap_tensors`). So the copy of a parameter is kept, and compared when the value is asked for.
@@ -70,8 +70,8 @@ class TakenValue:
     def may_be_overwritten(self) -> bool:
         """True if the tensor was written to since it was read, and for inference tensors, whose writes torch does not count.
 
-        Nor does it count writes through `.data`, so the tensor is compared with the copy, if there is one. A tensor whose
-        memory was freed (`storage.resize_(0)`, as FSDP frees parameters) is not compared: torch would end the process.
+        torch does not count writes through `.data` either, so the tensor is compared with the copy, if there is one. A tensor
+        whose memory was freed (`storage.resize_(0)`, as FSDP frees parameters) is not compared: torch would end the process.
         """
         if self._version < 0 or write_count(self.tensor) != self._version:
             return True
@@ -86,7 +86,7 @@ class TakenValue:
                 return True
 
     def settle(self) -> None:
-        """Release the tensor or its copy: keep the copy if the tensor was overwritten. For parameters, keep both."""
+        """Release the copy or, if the tensor was overwritten, the tensor. For parameters, keep both."""
         if self._is_parameter:
             return
         if not self.may_be_overwritten:
@@ -102,7 +102,8 @@ class TakenValue:
 class Take(Act):
     """Holds the values at places in the last call of the model.
 
-    In the first call every value is copied. Where that call overwrote nothing, later values are held by reference.
+    In the first call every value is copied. If that call did not overwrite the value at a place, later values are held there
+    by reference.
     """
 
     def __init__(self) -> None:
@@ -117,7 +118,7 @@ class Take(Act):
             self.values[spot].append(value)
 
     def begin(self) -> None:
-        """Release the values of the last call, and remember which of them it overwrote.
+        """Release the values of the last call, and remember at which places the call overwrote no value.
 
         Values of a module that the program called directly stay: `generate` calls an encoder before it calls the model.
         """
@@ -140,7 +141,7 @@ class Take(Act):
 
 
 def values_in_log(model: Module, arguments: Arguments, keys: list[Any]) -> list[Any]:
-    """Log a model as far as needed. Returns the value of each key: of its first pass, or a list where the key is plural."""
+    """Log a model as far as needed. Returns the value of each key in its first pass; for a plural key, a list of values."""
     title, options = type(innermost(model)).__name__, Options(layers_to_save=parse_layers_to_save(keys))
     run = LoggedRun.begin(title, options)
     until = _stopped_log(run, model, arguments, keys)
@@ -161,7 +162,7 @@ def _value(run: LoggedRun, key: Any) -> Any:
 
 
 def _stopped_log(run: LoggedRun, model: Module, arguments: Arguments, keys: list[Any]) -> _Until | None:
-    """Log until every key was reached; None if the pass ran to its end, or a key can be understood only then."""
+    """Log until every key was reached. Returns None if the pass ran to its end, or if a key is known only at the end."""
     addresses = ModelPlaces(innermost(model)).addresses
     signs = [parse_key(key).first_sign(addresses) for key in keys]
     if None in signs:
@@ -185,12 +186,12 @@ class _Until(Selection):
         assert session.keeper.selection is not None  # keys say what is kept
         self._inner = session.keeper.selection
         self._numbering = Numbering(run.log)
-        self._awaited = signs  # sign of the first operation that a key means (`Key.first_sign`) -> the key
-        self._sure: dict[Any, int] = {}  # key -> number of the operation that was assumed to be the key's first
+        self._awaited = signs  # maps the sign of the first operation that a key means (`Key.first_sign`) to the key
+        self._sure: dict[Any, int] = {}  # maps a key to the number of the operation that was taken for its first
         session.keeper.selection = self
 
     def is_right(self) -> bool:
-        """True if each key means the operation that was assumed for it, judged by the numbers after the run."""
+        """True if, by the numbers after the run, each key means the operation that was taken for its first."""
         meaning = self._run.lookup.meaning
         return all(meaning(key).numbers[:1] == [number] for key, number in self._sure.items())
 
@@ -346,8 +347,8 @@ def activation(
 def _run_once(model: Module, arguments: Arguments) -> None:
     """Run a model and restore everything; buffers are copied before and written back.
 
-    The model gets copies of the inputs, since it may write to them. They are not written back as buffers are: what autograd
-    saved of them for a backward pass stays.
+    The model gets copies of the inputs, since it may write to them. The copies are not restored as buffers are, so that the
+    inputs that autograd saved for a backward pass stay valid.
     """
     modules = list(innermost(model).modules())
     with left_as_found(model, modules, tensors_in(arguments), arguments, []) as undone:
@@ -358,7 +359,7 @@ def _run_once(model: Module, arguments: Arguments) -> None:
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """A copy through which gradients flow; the tensor itself if torch cannot copy it."""
+    """Copy a tensor so that gradients flow through the copy; returns the tensor itself if torch cannot copy it."""
     try:
         return cloned(tensor)
     except (RuntimeError, TypeError):

@@ -1,8 +1,8 @@
 """`Watch` watches places while a model runs; `WatchedKeys` finds the places that keys mean, for `tap` and `intervene`.
 
-Each watched module has hooks before and after its forward (`WatchedModule`), put on by `ModuleHooks`: on the module itself, or
-global hooks for modules that must not have any. Places inside a module's code need a `FunctionWatch`. Modules without a place
-run without hooks.
+Each watched module has hooks before and after its forward (`WatchedModule`). `ModuleHooks` puts them on the module itself; for
+modules that must not have hooks, it uses global hooks. Places inside a module's code need a `FunctionWatch`. Modules without a
+place run without hooks.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ After = Callable[[Module, Any, Any], Any]
 
 
 class _Hook(partial):  # type: ignore[type-arg]  # of a hook before or after
-    """A hook of one model: copies of the model, made by `deepcopy` or pickle in the block, get a hook that does nothing.
+    """A hook of one model. Copies of the model that `deepcopy` or pickle make in the block get a hook that does nothing.
 
-    That hook is `nullcontext().__exit__`, so that a copy can be loaded without torcheer.
+    The copies get `nullcontext().__exit__` as their hook, so that they can be loaded without torcheer.
     """
 
     def __deepcopy__(self, memo: object) -> Callable[..., None]:
@@ -117,7 +117,7 @@ class ModuleHooks:
 
 
 def _go_first(hooks: dict[int, Any]) -> None:
-    """Move our hooks before the model's own: a log, too, has the inputs and outputs of a module without the model's hooks."""
+    """Move our hooks before the model's own, so that they see the inputs and outputs that a log has: before its own hooks."""
     for key in [key for key, hook in hooks.items() if not isinstance(hook, _Hook)]:
         hooks[key] = hooks.pop(key)
 
@@ -136,11 +136,11 @@ class Watch(Managed["Watch"]):
     Args:
         model: the model, or a compiled or parallel wrapper of it. What is compiled runs uncompiled in the block.
         spots: the places, and what is done at each.
-        logged_calls: by address, how often a module was called when it was logged.
-        callees: by address, the modules that a module calls and for which its function mode steps aside.
-        passes: how often the model was called when it was logged. As many calls are one run, in which calls are numbered.
+        logged_calls: maps the address of a module to the number of its logged calls.
+        callees: maps the address of a module to the modules that it calls and for which its function mode is taken off.
+        passes: the number of logged calls of the model. As many calls are one run, in which calls are numbered.
         stops: end the pass when every place was reached.
-        lasts: the hooks stay on while other code runs. Compiled code then runs uncompiled in `one_pass` only.
+        lasts: True if the hooks stay on while other code runs. Compiled code then runs uncompiled in `one_pass` only.
     """
 
     def __init__(
@@ -303,7 +303,7 @@ class Watch(Managed["Watch"]):
 
     @property
     def is_model_running(self) -> bool:
-        """True during a call of the model, between calls of one run, and in `one_pass`: modules belong to the model's run."""
+        """True during a call of the model, between calls of one run, and in `one_pass`: module calls then belong to the run."""
         return self._is_in_pass or self._caller is not None or 0 < self._passed < self._passes
 
     def reach(self, spot: Spot, tensor: Tensor) -> Tensor | None:
@@ -364,9 +364,9 @@ def _is_running(frame: FrameType, inside: FrameType | None) -> bool:
     return inside is not None
 
 
-# The places that keys mean in one model, watched together; used for reading and for changing.
+# Watches the places that keys mean in one model, to read or to change their values.
 
-_FEW = 2  # for inner modules with at most this many operations, the mode stays on: removing it would take longer
+_FEW = 2  # if an inner module runs at most this many operations, the mode stays on: removing it would take longer
 
 
 class WatchedKeys:
@@ -402,7 +402,7 @@ class WatchedKeys:
         self.watch = Watch(model, spots, calls, callees, passes=passes, stops=stops, lasts=lasts)
 
     def check(self, strict: bool, notes: list[str]) -> None:
-        """Raise, or add to `notes`, which places were not reached or did not run as logged."""
+        """Name the places that were not reached or did not run as logged: in an error if `strict`, else in `notes`."""
         said = [*self._not_reached(), *self.watch.otherwise]
         if said and strict:
             raise PlaceNotReached("; ".join(said) + ". strict=False makes this a note.")
@@ -420,10 +420,10 @@ class WatchedKeys:
 
 
 def _called(run: LoggedRun) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """By module address: how often a module was called; and the inner modules for which its function mode is taken off.
+    """Map module addresses to the number of calls, and to the inner modules for which the function mode is taken off.
 
-    The mode is taken off for modules with a fused path, which they skip while a mode is on, and for modules with more than
-    `_FEW` operations.
+    The mode is taken off for modules with a fused path, because they do not take it while a mode is on, and for modules with
+    more than `_FEW` operations.
     """
     log = run.log
     counts: dict[str, int] = {}
@@ -441,7 +441,7 @@ def in_words(place: Place, key: Any) -> str:
     return f"{key!r} ({place})"
 
 
-# One module with the places in it, and the hooks before and after its forward that reach them.
+# Reaches the places in one module, by hooks before and after its forward.
 
 
 class WatchedModule:
@@ -453,7 +453,7 @@ class WatchedModule:
         self.outputs: list[Spot] = []
         self.mode: FunctionWatch | None = None
         self.calls = 0  # number of calls of the module in this call of the model
-        self.given: list[_Given] = []  # the arguments of each running call whose result is changed
+        self.given: list[_Given] = []  # for each running call whose result is changed: its arguments
         self._watch = watch
         self._most_calls = logged_calls  # None: any number of calls is fine
         self._spots: list[Spot] = []
@@ -487,7 +487,7 @@ class WatchedModule:
 
     @property
     def _changes_one_of_several(self) -> bool:
-        """True if a change is for one numbered call of a module that may be called several times."""
+        """True if a module may be called several times and a change is for one of these calls only."""
         return self._most_calls != 1 and any(spot.act.changes and spot.place.call is not None for spot in self._spots)
 
     def enter(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -574,11 +574,11 @@ class _Given:
 
     def __init__(self, tensors: list[Tensor], *, writes: bool) -> None:
         self.copies = Copies(tensors if writes else ())
-        self._writes = writes  # True also if there was nothing to write, as in dropout in evaluation
+        self._writes = writes  # True even if the module had nothing to write, as dropout in evaluation
         self._versions = [(one, version_of(one)) for one in tensors]
 
     def to_change(self, tensor: Tensor) -> Tensor:
-        """The tensor to pass to a change of a result."""
+        """Return the tensor that a change of a result gets."""
         return given_to_change(tensor) if self._is_written(tensor) else tensor
 
     def settle(self, made: list[tuple[Spot, int, Tensor]], results: list[Tensor]) -> dict[int, Tensor]:

@@ -14,7 +14,7 @@ from .records import Details, Held, Log, States, was_overwritten
 
 
 def twin_of_log(log: Log) -> Log:
-    """A second log that shares the kept tensors. Releasing tensors in one log leaves them in the other."""
+    """Make a second log that shares the kept tensors. If one log releases tensors, the other keeps them."""
     new = copy.copy(log)
     for field in fields(log):
         value = getattr(log, field.name)
@@ -25,7 +25,7 @@ def twin_of_log(log: Log) -> Log:
 
 
 def copy_of_log(log: Log, memo: dict[int, Any]) -> Log:
-    """A copy with cloned kept tensors. Parameters stay the model's; records that never change are shared."""
+    """Copy a log and its kept tensors. The copy shares the model's parameters, and records that never change."""
     memo.update({id(one): one for one in (*log.modules, *log.registered.values())})
     new = twin_of_log(log)
     pairs = list(zip(log.values, log.versions, strict=True))

@@ -13,7 +13,7 @@ _PARTS = ("the functions it runs", "the shapes", "what each operation is compute
 
 
 def fingerprint_of(index: Index) -> str:
-    """A text of the number of operations, a hash of the whole structure, and hashes of its functions, shapes and wiring."""
+    """Make a text from the number of operations, a hash of the structure, and hashes of its functions, shapes and wiring."""
     digest = hashlib.sha256()
     parts = [hashlib.sha256() for _ in _PARTS]
     states: dict[int, int] = {}  # parameters are numbered by first use, so that shared parameters change the hash
@@ -40,7 +40,7 @@ def is_fingerprint(value: Any) -> bool:
 
 
 def is_same(one: str, other: str) -> bool:
-    """True if two fingerprints are of the same structure. Ignores the hashes of parts, which earlier versions did not write."""
+    """True if two fingerprints describe the same structure. Does not compare hashes of parts: earlier versions wrote none."""
     return one.split("-")[:2] == other.split("-")[:2]
 
 

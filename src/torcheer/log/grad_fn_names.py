@@ -2,8 +2,8 @@
 
 Reading `tensor.grad_fn` creates a Python object for the node. torch then frees the node and its graph by recursion instead of
 in a loop, and a chain of some ten thousand such nodes overflows the stack. So only the nodes of the first operations of a
-recording are read. After that, a function's node is assumed to have the name of its earlier nodes, and is read only if
-these differ.
+recording are read. After that, a function's node is assumed to have the same name as the earlier nodes of that function, and
+is read only if their names differ.
 """
 
 from __future__ import annotations

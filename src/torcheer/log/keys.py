@@ -7,8 +7,8 @@ Each kind of key is one class here, a `Key`, which answers every question that i
 
 - `meaning`: the operations that it means in a log;
 - `modules`: the module calls that it means in a log;
-- `in_model`: the tensors of modules that it means in a model of which there is no log;
-- `add_to`, `first_sign`, `asking`: what it may mean in a run that has not ended.
+- `in_model`: the tensors of modules that it means in a model without a log;
+- `add_to`, `first_sign`, `asking`: the operations that it may mean in a run that has not ended.
 
 `Lookup` implements `history[…]`, `numbers_that_fit` implements `history.filter(…)`.
 """
@@ -110,7 +110,7 @@ def split_turn(text: str) -> tuple[str, int | None]:
 
 
 def glob_pattern(glob: str) -> re.Pattern[str]:
-    """A glob as a regular expression: `*` matches within one part of an address, `**` across dots; nothing else is special.
+    """Convert a glob to a regular expression. `*` matches within one part of an address, `**` also across dots.
 
     >>> [bool(glob_pattern("blocks.*.mlp").fullmatch(one)) for one in ("blocks.0.mlp", "blocks.0.1.mlp")]
     [True, False]
@@ -122,7 +122,7 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
     return re.compile("".join(meant.get(p, ".*" if p.startswith("**") else re.escape(p)) for p in pieces), re.DOTALL)
 
 
-# The modules that a key names, by address.
+# Finds the modules that a key names, by address.
 
 _WRAPPERS = frozenset(WRAPPED_AS.values())  # parts that compiled and parallel wrappers add to addresses in `named_modules`
 _NEVER_CALLED = (ModuleList, ModuleDict, ParameterList, ParameterDict)
@@ -158,7 +158,7 @@ class Addresses:
         return None
 
     def known_glob(self, glob: str) -> str | None:
-        """The glob, as given or without parts that wrappers add, if it matches the address of a submodule; else None."""
+        """Return the glob if it matches the address of a submodule, as given or without parts that wrappers add; else None."""
         for one in dict.fromkeys((glob, _unwrapped(glob))):
             fits = glob_pattern(one).fullmatch
             if any(address and fits(address) for address in (*self.classes, *self.others)):
@@ -183,12 +183,12 @@ def _unwrapped(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
-# What a key means: in a log (`Meaning`, found in the log's `Names`), or in a run that has not ended (`Candidates`).
+# Describes what a key means: in a log (`Meaning`, found in the log's `Names`), or in a run that has not ended (`Candidates`).
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One operation that a key means, with the module call by which it is meant, if any."""
+    """One operation that a key means, with the module call that made the key fit, if there is one."""
 
     number: int
     name: str  # a text key that means only this operation
@@ -271,7 +271,7 @@ class Names:
         return [*map(self.table.label, self.table.layers), *(address for address in self._calls if address)]
 
     def not_found(self, what: str) -> str:
-        """The text of the error for a key that fits nothing, with the nearest keys."""
+        """Make the text of the error for a key that fits nothing. It names the nearest keys."""
         others = [other for other, first in self.addresses.others.items() if first in self._calls]
         known = [*self.known(), *others]
         some = [address for address in self._calls if address][:3] + known[1:3]
@@ -362,7 +362,7 @@ class Key(ABC):
         raise InvalidArgument(f"{self} does not name modules: give an address, an address with *, a module class, or a list.")
 
     def in_model(self, addresses: Addresses) -> list[Reading]:
-        """The readings of the key in a model without a log; the name of a reading is a first address. Empty if nothing fits."""
+        """Return the readings of the key in a model without a log. Their names are first addresses. Empty if nothing fits."""
         raise InvalidArgument(f"{self} means something only in a log of the model: pass one as like=history.")
 
     def add_to(self, candidates: Candidates) -> None:
@@ -370,15 +370,15 @@ class Key(ABC):
         candidates.everything = True
 
     def first_sign(self, addresses: Addresses) -> tuple[str, str, int] | None:
-        """How to recognize, while the model runs, the first operation that the key means; None if only the complete run shows
-        it.
+        """Return a sign of the first operation that the key means, by which it is recognized while the model runs; None if
+        only the complete run shows it.
 
         `("module", address, n)`: the n-th call of a module returned it. `("layer", type, n)`: it is the n-th layer of a type.
         """
         return None
 
     def asking(self, answering: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]) -> Key:
-        """A copy of the key with `answering(function)` in place of each function of an operation that the user gave."""
+        """Copy the key, with `answering(function)` in place of each function that the user gave."""
         return self
 
 
@@ -405,7 +405,7 @@ class Labelled(Sequence[Match]):
 
 
 def of_calls(calls: Iterable[ModuleCall], names: Names, part: int | None = None, is_input: bool = False) -> list[Match]:
-    """The tensors that module calls returned (`is_input`: received): the first of each call, number `part`, or `ALL`."""
+    """Return the tensors that module calls returned (`is_input`: received): the first of each call, number `part`, or `ALL`."""
     found: list[Match] = []
     for call in calls:
         tensors = call.inputs if is_input else call.outputs
@@ -425,7 +425,7 @@ def _name(call: ModuleCall, place: int, part: int | None, names: Names, is_input
 
 
 def once(matches: Iterable[Match]) -> list[Match]:
-    """The matches without repetition: the first match of each operation."""
+    """Keep the first match of each operation, and remove later ones."""
     found: dict[int, Match] = {}
     for match in matches:
         found.setdefault(match.number, match)
@@ -453,7 +453,7 @@ class Text(Key):
         return found
 
     def several_addresses(self, names: Names) -> str:
-        """The error for a text that is the end of several addresses; empty if it is not."""
+        """Make the text of the error for a key that is the end of several addresses; empty if it is not."""
         addresses = next((found for way in readings(self.text) if (found := ending_with(way.name, names))), [])
         if len(addresses) < 2:
             return ""
@@ -493,7 +493,7 @@ class Text(Key):
         )
 
     def short_label(self, names: Names) -> Sequence[int] | None:
-        """The passes of the layer with this short label, even if a module has this address, too."""
+        """Return the passes of the layer that has the text as its short label, even if it is a module's address too."""
         for way in readings(self.text):
             if way.can_be_label and (layer := names.table.labelled(way.name, short=True)) is not None:
                 return layer.passes if way.turn is None else layer.passes[way.turn - 1 : way.turn]
@@ -520,7 +520,7 @@ class Text(Key):
         return []
 
     def add_to(self, candidates: Candidates) -> None:
-        """Add every reading of the text. If none has a known name, it may be the name of a module that the run creates."""
+        """Add every reading of the text. If no reading has a known name, the run may still create a module of that name."""
         ways = readings(self.text)
         are_known = [self._add_reading(way, candidates) for way in ways]
         if any(are_known):
@@ -531,7 +531,7 @@ class Text(Key):
             candidates.everything = True
 
     def _add_reading(self, way: Reading, candidates: Candidates) -> bool:
-        """Add what one reading may mean. Returns whether its name is known to be a name."""
+        """Add the operations that one reading may mean. Returns whether its name is known: an address, an end or a label."""
         address = candidates.addresses.find(way.name)
         if address is None and way.is_glob:
             address = candidates.addresses.known_glob(way.name)
@@ -634,7 +634,7 @@ def _turn(way: Reading, address: str, calls: Sequence[ModuleCall], text: str = "
 
 
 def _add_modules(way: Reading, name: str, candidates: Candidates) -> None:
-    """Add what the module at an address, or the modules that a glob fits, return (or receive)."""
+    """Add the tensors that the module at an address, or the modules that a glob fits, return (or receive)."""
     if name not in candidates.addresses.classes and way.is_glob:
         pattern = glob_pattern(name).fullmatch
 
@@ -653,7 +653,7 @@ def ending_with(name: str, names: Names) -> list[str]:
     return [address for address in names.addresses.classes if address.endswith(f".{name}") and names.calls(address)]
 
 
-# Other keys: positions, slices, classes, functions, lists; and `parse_key`, which makes a `Key` from any of them.
+# Defines the other keys (positions, slices, classes, functions, lists) and `parse_key`, which makes a `Key` from any object.
 
 _WHAT_A_KEY_IS = (
     "a key is a label, a module address (also with *), a position, a slice, a module class, a torch function, "
@@ -869,7 +869,7 @@ class Several(Key):
 
 # `history[key]`: a text or a position means one layer or operation; any other key means a list of them.
 
-_SHOWN = 12  # at most this many layers are listed in an error
+_SHOWN = 12  # an error lists at most this many layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -930,7 +930,7 @@ class Lookup:
         raise AmbiguousKey(self._several(key, meaning))
 
     def _all(self, meaning: Meaning) -> list[Found]:
-        """The layers and operations that are meant: a layer if all its passes are meant, else single operations."""
+        """Return the layers of which all passes are meant; for other layers, the single operations that are meant."""
         found: list[Found] = []
         for layer, numbers in self._table.by_layer(meaning.numbers).items():
             is_whole = len(numbers) == len(layer.passes)
@@ -938,7 +938,7 @@ class Lookup:
         return found
 
     def _refuse_clash(self, key: Text, layers: list[LayerEntry]) -> None:
-        """Raise if a module's address is also the short label of another layer, because either may be meant."""
+        """Raise if a module's address is also the short label of another layer: the user may mean either."""
         short = key.short_label(self.names)
         other = self._table.layer_of(short[0]) if short else None
         if other is not None and layers != [other]:
@@ -963,7 +963,7 @@ class Lookup:
         return f"{key} fits {len(layers)} layers: {self._list(layers)}. Use one of these labels."
 
     def _part(self, text: str) -> Meaning | None:
-        """The meaning of a text that is part of a label or of a module address. None if no layer fits; raises if several do."""
+        """Find the layer whose label or module address contains a text. Returns None if none fits; raises if several do."""
         names = self.names
         fitting = [layer for layer in self._table.layers if text and text in self._table.label(layer)]
         if not fitting and text:
@@ -1022,7 +1022,7 @@ def _parsed(key: Any) -> Key:
         raise LayerNotFound(f"a layer is looked up by a key: {error}") from None
 
 
-# `history.filter(…)`: the operations that fit a key, a type, a module and a function of an operation.
+# Implements `history.filter(…)`: finds the operations that fit a key, a type, a module and a function.
 
 _LayerType = str | type | Callable[..., object]  # the name of a layer type, a module class, or a torch function
 LayerTypes = _LayerType | Iterable[_LayerType]
@@ -1052,7 +1052,7 @@ def check_where(where: Any) -> None:
 
 
 def _of_type(given: Any, lookup: Lookup) -> set[int]:
-    """The operations of a layer type or torch function, or returned by modules of a class. A list means any of its items."""
+    """Find the operations of a layer type or torch function, or that modules of a class returned. A list: any of its items."""
     if isinstance(given, type):
         names = lookup.names
         calls = [call for address in names.addresses.of_class(given) for call in names.calls(address)]

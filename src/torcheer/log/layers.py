@@ -21,7 +21,7 @@ from .records import FUNCTION, MODULE, NAMES, PARENTS, SITE, TEMPLATE, Log, Modu
 
 
 def connected_operations(log: Log) -> bytearray | None:
-    """For each operation: True if it is connected to an input or an output. None if all operations are.
+    """Mark each operation that is connected to an input or an output. Returns None if all operations are connected.
 
     Connected operations are those that depend on an input, the outputs, and all ancestors of these. A pass without input and
     output tensors (a pipeline: text in, pictures out) has no orphans.
@@ -54,8 +54,8 @@ def connected_operations(log: Log) -> bytearray | None:
 
 
 def _add_what_a_recording_shows(log: Log, found: bytearray) -> None:
-    """Mark in `found` the operations outside all modules (the recorded code itself), and the outputs of the models that it
-    called.
+    """Mark in `found` the operations outside all modules, made by the recorded code itself, and the outputs of the models
+    that this code called.
 
     For a model without input and output tensors, add all its operations.
     """
@@ -77,7 +77,7 @@ def _add(log: Log, numbers: Iterable[int], found: bytearray) -> None:
 
 
 def input_descendants(log: Log) -> bytearray:
-    """For each operation: True if it is an input or depends on an input."""
+    """Mark each operation that is an input or depends on an input."""
     inputs = _functions_of(log, Origin.INPUT)
     found = bytearray(len(log.rows))
     for number, row in enumerate(log.rows):
@@ -99,7 +99,7 @@ def input_descendants(log: Log) -> bytearray:
 
 
 def output_ancestors(log: Log) -> bytearray:
-    """For each operation: True if it is an output or an output depends on it."""
+    """Mark each operation that is an output or that an output depends on."""
     outputs = _functions_of(log, Origin.OUTPUT)
     found = bytearray(row[FUNCTION] in outputs for row in log.rows)
     for number in range(len(found) - 1, -1, -1):
@@ -150,7 +150,7 @@ class CallCounts:
         return number in outputs
 
 
-# The place in the program at which an operation ran: the module that owns the operation, and a position in its code.
+# Finds the place in the program at which an operation ran: the module that owns the operation, and a position in its code.
 #
 # The owner is the innermost module with parameters. A module without parameters is treated as a function called where the
 # module was called, so `self.act(x)` and `F.relu(x)` run at the same kind of place. In
@@ -187,8 +187,8 @@ class Owners:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        # For each call: its owner, the innermost call of a module with parameters among this call and the calls around it; else
-        # the model's call.
+        # For each call, its owner: among this call and the calls around it, the innermost call of a module with parameters; if
+        # there is none, the model's call.
         self.calls: list[ModuleCall | None] = []
         self.holders: set[str] = set()  # the addresses of modules that have parameters
         self._registered = -1
@@ -216,7 +216,7 @@ class Owners:
 
 
 class Places:
-    """Maps each module call to the chain of calls that leads to it from its owner. Grows with the log."""
+    """Maps each module call to the chain of calls that leads from its owner to it. Grows with the log."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -257,7 +257,7 @@ class Places:
         return f"{root.class_name} made here{call.address[len(root.address) :]}"
 
     def _position(self, call: ModuleCall) -> int:
-        """If an `nn.Sequential` has this module at several positions: which of them this call runs, from 0. Else 0."""
+        """If an `nn.Sequential` has the module at several positions, return which of them this call runs, from 0; else 0."""
         outer, site = call.outer, call.site
         if outer is None or site is None or not site.codes or site.functions[0] != _SEQUENTIAL:
             return 0
@@ -295,7 +295,7 @@ class Places:
 
 _COVERS = frozenset({"setitem", "fill", "zero", "copy"})  # functions that overwrite elements without reading them
 _GIVEN = frozenset({Origin.INPUT, Origin.SOURCE})
-_ROUNDS = 4  # after this many rounds of a loop, every argument that carries a value has shown up
+_ROUNDS = 4  # look at this many rounds of a loop: by then, every argument that carries a value has shown up
 
 Passes = dict[int, list[int]]  # first operation of a layer -> the operations that are its passes
 
@@ -400,7 +400,7 @@ def _carried(log: Log, first: list[int], nearest: list[int], doubtful: Passes) -
 
 
 def _add_other_loops(log: Log, first: list[int], doubtful: Passes, carried: dict[int, set[int]]) -> None:
-    """Add argument slots that carry the value of another layer: all rounds but the first use that layer's result.
+    """Add argument slots that carry the value of another layer: all rounds except the first use that layer's result.
 
     `a, b = torch.sin(a + b), torch.cos(b * 2)`: the second argument of `add` is `b`, which does not depend on `add`.
     """
@@ -414,7 +414,7 @@ def _add_other_loops(log: Log, first: list[int], doubtful: Passes, carried: dict
 
 
 def origin_of(log: Log, first: list[int], used: int) -> Hashable:
-    """What made an argument: its number for a parameter or buffer, `"given"` for an input or source, else its layer."""
+    """Return the origin of an argument: the number of a parameter or buffer, `"given"` for an input or source, else a layer."""
     if used < 0:
         return used
     if log.function_of(used).origin in _GIVEN:
@@ -424,9 +424,9 @@ def origin_of(log: Log, first: list[int], used: int) -> Hashable:
 
 
 def _over_different_things(log: Log, first: list[int], doubtful: Passes, carried: dict[int, set[int]]) -> set[int]:
-    """The layers in loops over values of different layers: `for one in (sin(x), cos(x)): h = relu(h * one)`.
+    """Find the layers in loops over values of different layers: `for one in (sin(x), cos(x)): h = relu(h * one)`.
 
-    Here these are `mul`, and `relu`, which uses the result of `mul` in the same round.
+    In this example they are `mul`, and `relu`, which uses the result of `mul` in the same round.
     """
     found: set[int] = set()
     users: defaultdict[int, set[int]] = defaultdict(set)  # layer: the layers that receive its carried value
@@ -502,7 +502,7 @@ def _follow(log: Log, first: list[int], doubtful: Passes, known: set[int]) -> No
 def _paired(
     passes: list[int], beside: defaultdict[int, list[int]], first: list[int], known: set[int], *, latest: bool
 ) -> tuple[list[int], int]:
-    """The largest set of passes that pair one to one with passes of another layer in `known`, and the number of that layer."""
+    """Find the most passes that pair one to one with passes of another layer in `known`. Returns them and that layer."""
     pairs: defaultdict[int, dict[int, int]] = defaultdict(dict)
     for number in passes:
         for other in sorted(beside[number], reverse=not latest):  # later items overwrite earlier ones
@@ -513,7 +513,7 @@ def _paired(
 
 
 def _with_entry(passes: list[int], uses: defaultdict[int, list[int]], paired: list[int], begins: set[int]) -> list[int]:
-    """`paired`, the passes that use the previous round's value, plus the pass of the first round, which uses the initial value.
+    """Add the pass of the first round, which uses the initial value, to `paired`: the passes that use the previous round.
 
     `while x.sum() < 30: x = x + 1`: the first `sum` uses the initial `x`, and every later `sum` the result of an `add`.
     """
@@ -554,7 +554,7 @@ def _neighbours(
     return uses, users
 
 
-# Joins rounds of a loop that were separated only because of layers that ran before the loop.
+# Joins rounds of a loop that were separated only because they depend on different layers that ran before the loop.
 #
 # An example:
 #
@@ -586,7 +586,7 @@ def join_rounds(log: Log, first: list[int], nearest: list[int], places: Iterable
 
 
 def _apart_before(first: list[int], nearest: list[int], places: Iterable[Mapping[int, int]]) -> dict[int, list[int]]:
-    """Maps a layer to the later layers at the same place whose upstream layers ran before it."""
+    """Map a layer to the later layers at the same place that depend on layers which ran before the first layer."""
     at_one_place = [sorted({first[layer] for layer in here.values()}) for here in places if len(here) > 1]
     passes = _passes_of(first, {layer for layers in at_one_place if len(layers) > 1 for layer in layers})
     found: dict[int, list[int]] = {}
@@ -794,7 +794,7 @@ class Recurrence:
             first.append(layer)
 
     def _use_of_parameters(self, number: int, what: tuple[Any, ...], parameters: list[int]) -> tuple[Any, ...]:
-        """For an operation that used parameters: a key that is equal for operations of one layer."""
+        """Make the layer key of an operation that used parameters. Operations of one layer have equal keys."""
         function = self._log.function_of(number)
         used = (*what, *parameters)
         if function.origin is Origin.OPAQUE:  # several with the same parents are results of one stretch of unwatched code
@@ -806,7 +806,7 @@ class Recurrence:
         return used
 
     def _part_of_parameter(self, number: int, used: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Layer key for a view of a parameter: `p[:1]` and `p[1:]` differ, unless they ran at one place (a loop over rows)."""
+        """Make the layer key of a view of a parameter. The keys of `p[:1]` and `p[1:]` differ, unless both ran at one place."""
         row = self._log.rows[number]
         part = (*used, "part", repr((row[TEMPLATE], row[NAMES])))
         chain = self._where.chains[row[MODULE]] if row[MODULE] >= 0 else 0
@@ -814,13 +814,13 @@ class Recurrence:
         return self._parts.setdefault(part, self._parts.setdefault(place, part))
 
     def _used_first(self, number: int, what: tuple[Any, ...], used: tuple[Any, ...]) -> int:
-        """The layer of the first operation that used these parameters, or tensors in their place."""
+        """Return the layer of the operation that first used these parameters, or tensors in place of them."""
         layer = self._layers[used] = self._stand_ins.pop(what, number)
         self._layers.setdefault(what, layer)
         return layer
 
     def _replaces_parameters(self, number: int, owner: ModuleCall, counts: CallCounts) -> bool:
-        """True if an operation is the only one in a module with parameters, and used other tensors in place of them.
+        """True if a module with parameters ran only this operation, which used other tensors in place of the parameters.
 
         With `torch.func.functional_call` and cached parametrizations, a module's forward uses tensors that are not its inputs.
         """

@@ -84,7 +84,7 @@ class Options:
 
 
 def check_format(label_format: str) -> str:
-    """Return the format. Raises if its labels would not be unique."""
+    """Return the format of labels. Raises if two layers could get the same label."""
     if label_format == DEFAULT_FORMAT:
         return DEFAULT_FORMAT
     if not isinstance(label_format, str):
@@ -114,13 +114,13 @@ def _check_device(device: Any) -> None:
 
 
 def read_options(given: LogOptions, call: str, *others: str) -> Options:
-    """Make `Options` from the keyword arguments `given` to `call`. `others` are the arguments of `call` that are no options."""
+    """Make `Options` from the keyword arguments `given` to `call`. `others` are the arguments of `call` besides options."""
     check_log_options(given, call, *others)
     return Options(**given)
 
 
 def check_log_options(given: LogOptions, call: str, *others: str) -> None:
-    """Raise if a keyword argument given to `call` is neither an option nor in `others`, its further arguments."""
+    """Raise if a keyword argument `given` to `call` is neither an option nor in `others`, the other arguments of `call`."""
     check_names(given, [*others, *(field.name for field in fields(Options))], f"{call} takes")
 
 

@@ -26,7 +26,7 @@ class Param:
     is_trainable: bool
     is_buffer: bool
     other_names: tuple[str, ...] = ()
-    is_uninitialized: bool = False  # True for a lazy module that did not run: the shape is unknown, `shape` is (0,)
+    is_uninitialized: bool = False  # True if a lazy module did not run: the shape is unknown, and `shape` is (0,)
 
     @property
     def numel(self) -> int:
@@ -62,7 +62,7 @@ def own_params(index: Index, address: str, kind: Literal["parameters", "buffers"
 
 
 def not_counted(params: Iterable[Param], counted: set[str]) -> list[Param]:
-    """The `params` with no name in `counted`. Adds their names to `counted`."""
+    """Return those of `params` that have no name in `counted`, and add their names to `counted`."""
     new = []
     for param in params:
         names = {param.name, *param.other_names}

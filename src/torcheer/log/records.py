@@ -34,7 +34,7 @@ Record = TypeVar("Record")
 
 
 class Views(Sequence[Record]):
-    """A sequence over columns of data. A record is a view of one place in the columns, made on access."""
+    """A sequence over columns of data. A record is a view of one row of the columns, made on access."""
 
     __slots__ = ()
 
@@ -55,7 +55,7 @@ class Views(Sequence[Record]):
         return (self._view(place) for place in range(len(self)))
 
 
-# Modules: those that the model registers, and their calls.
+# Records modules: the modules that the model registers, and the calls of modules.
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +71,7 @@ class ModuleCall:
     training: bool
     first: int
     args: tuple[Any, ...] = ()  # an outline (see templates.py) of all arguments, keyword arguments last
-    # `names` are the names of the keyword arguments; `inputs` and `outputs` the numbers of the tensors given and returned
+    # the names of the keyword arguments; then the numbers of the tensors that the call received and returned
     names: tuple[str, ...] = ()
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
@@ -140,10 +140,10 @@ class RegisteredModule:
         return f"{self.address}.{name}" if self.address else name
 
 
-# Parameters and buffers that operations read. They are the model's own tensors, so they may change after the recording.
+# Records parameters and buffers that operations read. They are the model's own tensors and may change after the recording.
 
 _is_near: Final[Callable[[torch.Tensor], bool]] = attrgetter("is_cpu")
-_BESIDE: Final = 8  # how many tensors of the same kind `may_be_changed` checks for a tensor of which only a sample is compared
+_BESIDE: Final = 8  # for a tensor that is compared by a sample only, `may_be_changed` checks this many tensors of the same kind
 
 
 @dataclass(slots=True, eq=False)
@@ -192,17 +192,17 @@ class StateRecord:
 
     @property
     def before(self) -> torch.Tensor | None:
-        """The value before the recording, if the recording overwrote the tensor and did not restore it; else None."""
+        """If the recording overwrote the tensor and did not restore it, the value before the recording; else None."""
         return self._states.before.get(self.number)
 
     @property
     def is_changed(self) -> bool:
-        """True if the value certainly differs from the value that operations read: it was written to, or has other memory."""
+        """True if the value is certainly not the one that operations read: the tensor was written to, or has other memory."""
         return self.before is None and self._states.is_changed(-1 - self.number)
 
     @property
     def may_be_changed(self) -> bool:
-        """True if the value may differ: only a sample of it is compared, and similar tensors changed unnoticed by torch."""
+        """True if the value may differ: only a sample is compared, and similar tensors changed without a counted write."""
         return self.before is None and self._states.may_be_changed(-1 - self.number)
 
     @property
@@ -229,7 +229,7 @@ class States(Views[StateRecord]):
 
     def __init__(self) -> None:
         self.tensors: list[Any] = []  # tensors; in a saved history also `AbsentTensor`s
-        self.before: dict[int, torch.Tensor] = {}  # (negative) number: earlier value, if the recording overwrote it for good
+        self.before: dict[int, torch.Tensor] = {}  # by (negative) number: the value before the recording, if it is lost
         self._marks: Marks | None = None  # versions and samples at the end of the recording, to detect later changes
 
     def __len__(self) -> int:
@@ -265,7 +265,7 @@ class States(Views[StateRecord]):
         return "uncounted" in self._changes(marks, beside)
 
     def _changes(self, before: Marks, places: list[int]) -> list[str]:
-        """How the state at each place changed: `"counted"` by torch, `"uncounted"`, or `""` for no change."""
+        """Say how the state at each place changed: `"counted"` if torch counted a write, else `"uncounted"`; `""` if not."""
         now = Marks([self.tensors[place] for place in places], range(len(places)))
         found = []
         for its_place, place in enumerate(places):
@@ -294,11 +294,11 @@ def _kind(tensor: torch.Tensor) -> str:
 
 
 def _spread(places: list[int]) -> list[int]:
-    """At most `_BESIDE` of these places, evenly spaced."""
+    """Choose at most `_BESIDE` of these places, evenly spaced."""
     return places[:: -(-len(places) // _BESIDE)]
 
 
-# Backward passes: the autograd nodes that ran, and the gradients.
+# Records backward passes: the autograd nodes that ran, and the gradients.
 
 Shapes = tuple[tuple[int, ...] | None, ...]
 
@@ -396,7 +396,7 @@ class BackwardLog:
     """The backward passes of a recording. Autograd hooks refer to it weakly."""
 
     def __init__(self) -> None:
-        self.scale: Tensor | None = None  # the gradient scaler's factor for the next pass
+        self.scale: Tensor | None = None  # the factor by which a gradient scaler multiplied the loss of the next pass
         self.on_device = False  # True: nodes that run on an accelerator are timed by device events
         self.running: dict[int, Any] = {}  # thread id -> the node that runs now, if it may run a nested backward pass
         self.pinned: list[Any] = []  # autograd nodes kept alive here, so that their hooks live on
@@ -431,7 +431,7 @@ class BackwardLog:
             one.summed.clear()
 
     def copy(self) -> BackwardLog:
-        """The same passes with copies of the gradients; no hook adds further passes."""
+        """Copy the passes and their gradients. No hook adds passes to the copy."""
         new = BackwardLog()
         new.is_copy = True
         new.wanted = self.wanted
@@ -485,7 +485,7 @@ class Composite:
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """An argument's value, kept separately because the record of that tensor holds an older value."""
+    """The value of an argument. It is kept separately, because the record of the argument's tensor holds an older value."""
 
     value: Any
     version: int
@@ -496,12 +496,12 @@ class Details:
     """Facts that few operations have, and that are therefore not in every row.
 
     `also`: operations that wrote to an argument's memory through another view. `mutated`: the argument slots that the call
-    wrote to. `held`: by slot, arguments whose value no record holds. `home`, for an input that is a view of a parameter or
-    buffer: the (negative) number of the parameter or buffer, and the offset in elements; for an alias that an input or
-    source contains only a part of: the number of that record, and the offset.
+    wrote to. `held`: by slot, the arguments whose values no record holds. `home`: if an input is a view of a parameter or
+    buffer, the (negative) number of the parameter or buffer, and the offset in elements; if an alias reaches beyond its input
+    or source, the number of that input or source, and the offset.
     """
 
-    call: int = -1  # the first record of a call that made several tensors
+    call: int = -1  # if the call made several tensors: the number of the first
     output_path: tuple[Any, ...] = ()
     also: tuple[int, ...] = ()
     mutated: tuple[int, ...] = ()
@@ -510,19 +510,19 @@ class Details:
     held: dict[int, Held] | None = None
     home: tuple[int, int] | None = None
     is_collective: bool = False  # a collective ran inside the call, as DTensor operations do
-    is_hooked: bool = False  # the tensor is a gradient that backward hooks, which are not in the graph, may have changed
-    is_no_grad: bool = False  # wrote in place, with gradients off, to a tensor that requires gradients
-    is_foreign: bool = False  # the tensor's memory is not torch's (a NumPy array's), and the program may read it
+    is_hooked: bool = False  # the tensor is a gradient, and backward hooks, which the graph does not show, may have changed it
+    is_no_grad: bool = False  # the call wrote in place, with gradients off, to a tensor that requires gradients
+    is_foreign: bool = False  # torch did not allocate the tensor's memory (a NumPy array did), so the program may read it
     is_through_unseen: bool = False  # the tensor is a gradient that went backward through code that is not in the log
     changed: str = ""  # the change that an intervention made to this value, in words
-    is_passing: bool = False  # the tensor is a source made during the pass, by code that cannot be watched
-    is_transformed: bool = False  # ran inside a `torch.func` transform, on tensors that exist only inside it
+    is_passing: bool = False  # the tensor is a source that code which cannot be watched made during the pass
+    is_transformed: bool = False  # the call ran inside a `torch.func` transform, on tensors that exist only there
 
 
 _ORDINARY: Final = Details()
 
 
-# The part of an operation that never changes, in this order: the number of its function in `log.functions`; a template of
+# A row has, in this order: the number of the operation's function in `log.functions`; a template of
 # its arguments; the names of the keyword arguments, which come last in the template; the numbers of its module call and of its
 # site (-1: none); start and duration in nanoseconds; the name of the autograd node; shape, dtype and device (None: read them
 # from the kept tensor); then one number per parent. Rows are plain tuples of plain values because the garbage collector does
@@ -636,7 +636,7 @@ class OperationRecord:
 
     @property
     def overwritten(self) -> int | None:
-        """If the call wrote its result in place: the slot of the argument that became this tensor. Else None."""
+        """If the call wrote its result in place, the slot of the argument that it wrote to; else None."""
         slots = self.details.mutated
         if not slots or self.function.writes_aside:
             return None
@@ -647,7 +647,7 @@ class OperationRecord:
 
     @property
     def call(self) -> int:
-        """The number of the call's first record: equal for all tensors that one call made."""
+        """The number of the first record of the call. All tensors that one call made have the same number here."""
         call = self.details.call
         return self.number if call < 0 else call
 
@@ -728,7 +728,7 @@ class Log:
     rows: list[Row] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)  # for each operation: the kept tensor, or UNSAVED
     versions: list[int] = field(default_factory=list)  # for each operation: torch's version of the kept tensor, or -1
-    details: dict[int, Details] = field(default_factory=dict)  # operation -> its rare facts, if it has any
+    details: dict[int, Details] = field(default_factory=dict)  # maps operations to their rare facts; most operations have none
     functions: list[TorchFunction] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
     codes: CodeTable = field(default_factory=CodeTable)  # the code objects that the numbers in `sites` refer to
@@ -750,11 +750,11 @@ class Log:
     backward: BackwardLog | None = None  # None if gradients are not recorded
     random_seed: int | None = None
     random_state: Any = None
-    random_states: dict[int, Any] = field(default_factory=dict)  # operation that draws: the generator's state, if code set it
+    random_states: dict[int, Any] = field(default_factory=dict)  # by number of a draw: the generator's state, if code set it
     is_recording: bool = False  # True for the log of a `with` block, which has no arguments and no result
     is_complete: bool = False
     is_cleared: bool = False  # kept tensors were released by `clear_activations`
-    holds_tensors: bool = True  # True: kept values are the tensors themselves. False: results of `activation_postfunc`
+    holds_tensors: bool = True  # True if kept values are the tensors; False if they are results of `activation_postfunc`
     seconds: dict[str, float] = field(default_factory=dict)
     first_passes: list[int] | None = None  # saved histories only. For each operation: first pass of its layer; orphans: -1
     comes_again: bool = False  # a replay without changes reproduced every kept value
@@ -770,7 +770,7 @@ class Log:
         return self.functions[self.rows[number][FUNCTION]]
 
     def port_names(self, number: int) -> list[str]:
-        """What people call an input or output: `input_ids`, `cache[0]`, as forward names it; `logits`, its path in the result.
+        """The names of an input in `forward` (`input_ids`, `cache[0]`), or the path of an output in the result (`logits`).
 
         An input that was given twice has two names; an output without a path is called `output`.
         """
@@ -808,7 +808,7 @@ class Log:
         return known
 
     def calls(self, length: int | None = None) -> Iterator[range]:
-        """The first `length` operations (default: all), grouped by call: one range for the tensors that one call made."""
+        """Yield the first `length` operations (default: all) by call: one range for the tensors that one call made."""
         details, end = self.details, len(self.rows) if length is None else length
         first = 0
         while first < end:
@@ -860,9 +860,9 @@ class Log:
         return number in self.overwritten()
 
     def overwritten(self) -> set[int]:
-        """The operations of a complete pass whose kept tensors were overwritten by unwatched code.
+        """Find the operations of a complete pass whose kept tensors unwatched code overwrote.
 
-        Computed once: after the pass, no outside tensor shares memory with kept tensors.
+        This is computed once: after the pass, no tensor outside the log shares memory with kept tensors.
         """
         if self._lost is None:
             pairs = enumerate(zip(self.values, self.versions, strict=True))
@@ -873,7 +873,7 @@ class Log:
         return self._lost
 
     def _is_untouched(self) -> bool:
-        """Quick check that is True for most logs: all values are tensors whose version is the recorded version."""
+        """Quick check: True if all values are tensors whose version is the recorded version, as in most logs."""
         try:
             return list(map(write_count, self.values)) == self.versions
         except (AttributeError, RuntimeError):  # not a tensor, or a tensor whose writes torch does not count

@@ -1,4 +1,4 @@
-"""A `LoggedRun` is the log of one run with its options; its `Index` has what follows from the log, its `LayerTable` the labels.
+"""`LoggedRun` has the log and options of one run, `Index` the facts that follow from the log, and `LayerTable` the labels.
 
 Every folder between `log` and `history` takes a `LoggedRun` or its `Index`; `run_of(history)` gives the run.
 """
@@ -242,7 +242,7 @@ class Index:
 
     @cached_property
     def inner_calls(self) -> dict[int, list[ModuleCall]]:
-        """The module calls directly inside each module call, by its number."""
+        """Maps the number of each module call to the calls directly inside it."""
         return _grouped((call.outer.number, call) for call in self.log.modules if call.outer is not None)
 
     @cached_property
@@ -278,7 +278,7 @@ class Index:
 
     @cached_property
     def shared_children(self) -> dict[str, dict[str, str]]:
-        """Maps each module address to the children that were first registered elsewhere, by name, with their first address."""
+        """Map module addresses to the children first registered elsewhere: a dictionary from names to first addresses."""
         found: dict[str, dict[str, str]] = defaultdict(dict)
         for other, address in self.addresses.others.items():
             above, _, name = other.rpartition(".")
@@ -369,7 +369,7 @@ class Index:
         )
 
     def state_behind(self, reference: int) -> StateRecord | None:
-        """The parameter or buffer that an argument is, even after in-place writes earlier in the pass; else None."""
+        """If an argument is a parameter or buffer, even one that the pass has overwritten in place, return it; else None."""
         known, chain = self._states_behind, []
         here: int | None = reference
         while here is not None and here >= 0 and here not in known:
@@ -406,7 +406,7 @@ def _grouped(pairs: Iterable[tuple[Group, Item]]) -> dict[Group, list[Item]]:
 
 
 def named_once(modules: Iterable[RegisteredModule], kind: Literal["parameters", "buffers"]) -> dict[str, Any]:
-    """The parameters (or buffers) that these modules register themselves, by first name; each tensor once."""
+    """Map first names to the parameters (or buffers) that these modules register themselves; each tensor comes once."""
     found: dict[int, tuple[str, Any]] = {}
     for module in modules:
         for name, tensor in getattr(module, kind).items():
@@ -415,7 +415,7 @@ def named_once(modules: Iterable[RegisteredModule], kind: Literal["parameters", 
     return dict(found.values())
 
 
-# Layers and their labels: `conv2d_3_7` is the third conv2d, with number 7 overall (from 0).
+# Numbers and labels layers: `conv2d_3_7` is the third conv2d, with number 7 overall (from 0).
 #
 # Layers are numbered by first execution, so the table can grow while the model runs. When the pass is complete, orphans
 # (operations connected to neither an input nor an output) are left out.
@@ -441,14 +441,14 @@ class LayerTable:
     def __init__(self, log: Log, label_format: str = DEFAULT_FORMAT) -> None:
         self.log = log
         self.label_format = check_format(label_format)
-        self.connected: bytearray | None = None  # which operations are shown; None: all of them
+        self.connected: bytearray | None = None  # for each operation: 1 if it is shown; None: all are shown
         self._recurrence: Recurrence | None = None
         self._layer_of: list[int] = []  # for each operation: the number of its layer, or -1 for an orphan
         self._first: list[int] = []  # for each layer: the operation that is its first pass
         self._of_type: dict[str, list[int]] = {}  # layer type -> the layers of that type
         self._passes: dict[int, list[int]] = {}  # layer -> its passes, for layers with more than one pass
         self._later_passes: dict[int, int] = {}  # operation -> its pass number, for operations that are not the first pass
-        self._in_other_form: tuple[int, dict[str, LayerEntry]] | None = None  # number of operations, and what `_by_label` made
+        self._in_other_form: tuple[int, dict[str, LayerEntry]] | None = None  # number of operations, and `_by_label` for these
 
     def __len__(self) -> int:
         """The number of layers."""
@@ -532,7 +532,7 @@ class LayerTable:
         self._layer_of.append(layer)
 
     def shows(self, number: int) -> bool:
-        """True if a number is an operation with a layer: False for orphans and parameters (negative numbers)."""
+        """True if an operation with this number has a layer: False for orphans and for parameters (negative numbers)."""
         return 0 <= number < len(self._layer_of) and self._layer_of[number] >= 0
 
     def layer(self, number: int) -> LayerEntry:

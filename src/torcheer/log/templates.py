@@ -17,23 +17,23 @@ from torch.nn import Parameter
 from .._torch.containers import LATER, MOST_REPEATS, PLAIN, Attribute, Other, Path, find, is_tensor, kind_of, rebuilt
 from .._torch.sentinels import TENSOR, Sign
 
-_FLAT = PLAIN | {Tensor, Parameter, slice, type(...)}  # types of most arguments; they contain nothing nested
+_FLAT = PLAIN | {Tensor, Parameter, slice, type(...)}  # types of most arguments; values of these types contain no others
 _NESTING = frozenset({tuple, list, dict})
 _FEW = 1_000
 _MUTABLE = (np.ndarray, bytearray, array)  # arrays of numbers, which are copied because they may change later
-_NUMERIC, _AS_TEXT = "biufc", "USmM"  # kinds of NumPy arrays: numbers; strings and dates, which print as what they are
+_NUMERIC, _AS_TEXT = "biufc", "USmM"  # kinds of NumPy arrays: numbers; strings and dates, which are kept as text
 _GATHERED = frozenset({tuple, list, set, frozenset})
 _SIMPLE: tuple[Any, ...] = (*PLAIN, torch.layout, torch.memory_format, range, type, Enum)
 
 
 def template(value: Any, see: Callable[[Tensor], object]) -> Any:
-    """A copy of `value` with every tensor replaced by `TENSOR`. Calls `see` with each tensor, in order."""
+    """Copy `value` with every tensor replaced by `TENSOR`. Calls `see` with each tensor, in order."""
     made = _quick_template(value, see)
     return made if made is not LATER else _any_template(value, see, _own)
 
 
 def outline(value: Any, see: Callable[[Tensor], object]) -> Any:
-    """A template that keeps no object alive: objects that are neither tensors, containers nor simple values become `Other`."""
+    """Make a template that keeps no object alive: objects other than tensors, containers and simple values become `Other`."""
     made = _quick_template(value, see)
     return made if made is not LATER else _any_template(value, see, _stand_in)
 
@@ -43,7 +43,7 @@ def _stand_in(item: Any) -> Any:
 
 
 def result_items(result: Any) -> list[tuple[Path, Any]]:
-    """The items of a model's result with their paths: `TENSOR` for tensors, a copy of numbers, strings and arrays.
+    """List the items of a model's result with their paths: `TENSOR` for tensors, copies of numbers, strings and arrays.
 
     A list, tuple or set of plain values is one item, a tuple. Private attributes of objects are left out.
     """
@@ -76,7 +76,7 @@ def _is_private(step: Any) -> bool:
 
 
 def _any_template(value: Any, see: Callable[[Tensor], object], instead: Callable[[Any], Any]) -> Any:
-    """The template of nested containers, with `instead(item)` in place of items that are neither tensors nor containers."""
+    """Make the template of nested containers; items that are neither tensors nor containers become `instead(item)`."""
 
     def change(item: Any) -> Any:
         if is_tensor(item):
@@ -88,9 +88,9 @@ def _any_template(value: Any, see: Callable[[Tensor], object], instead: Callable
 
 
 def _quick_template(value: Any, see: Callable[[Tensor], object]) -> Any:
-    """The template of lists, tuples and dictionaries nested at most two deep, as nearly all arguments are; else `LATER`.
+    """Make the template of lists, tuples and dictionaries nested at most two deep, as nearly all are; else return `LATER`.
 
-    On the hot path of capture: `rebuilt` would take ten times as long.
+    This is on the hot path of capture; `rebuilt` would take ten times as long.
     """
     cls = type(value)
     if cls in PLAIN:
@@ -111,7 +111,7 @@ def _is_shallow(item: Any) -> bool:
 
 
 def _filled(value: Any, cls: type, see: Callable[[Tensor], object]) -> Any:
-    """A copy of a list, tuple or dict with TENSOR in place of tensors, in nested containers too."""
+    """Copy a list, tuple or dict with TENSOR in place of tensors, in nested containers too."""
     made: list[Any] = []
     for item in value.values() if cls is dict else value:
         cls_of_item = type(item)
@@ -144,14 +144,14 @@ def _is_slot(value: Any) -> bool:
 
 
 def _own(item: Any) -> Any:
-    """A copy of a generator or array, whose value may change later; any other item itself."""
+    """Copy a generator or array, because its value may change later; return any other item itself."""
     if type(item) is torch.Generator:
         return item.clone_state()
     return copy.copy(item) if issubclass(type(item), _MUTABLE) else item
 
 
 def fill(value: Any, tensors: Iterator[Any]) -> Any:
-    """A template with each `TENSOR` replaced by the next item of `tensors`."""
+    """Replace each `TENSOR` in a template by the next item of `tensors`."""
     cls = type(value)
     if value is TENSOR:
         return next(tensors)
@@ -186,7 +186,7 @@ def _filled_quickly(item: Any, tensors: Iterator[Any]) -> Any:
 
 
 def fill_call(whole: tuple[Any, ...], names: tuple[str, ...], tensors: Iterator[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments of a call, from the template of all arguments and the names of the keyword arguments."""
+    """Fill the template of all arguments. Returns positional and keyword arguments; `names` are the keyword names."""
     filled = fill(whole, tensors)
     count = len(filled) - len(names)
     return filled[:count], dict(zip(names, filled[count:], strict=True))
@@ -196,5 +196,5 @@ BLANK = Sign("·")  # printed in place of a tensor
 
 
 def blank(value: Any, sign: Any = BLANK) -> Any:
-    """A template with `sign` in place of every `TENSOR`."""
+    """Replace every `TENSOR` in a template by `sign`."""
     return fill(value, repeat(sign))

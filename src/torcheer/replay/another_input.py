@@ -79,7 +79,7 @@ def _try(check: Check, run: LoggedRun, model: Callable[..., Any], arguments: Arg
 
 
 def why_not_run(run: LoggedRun) -> str | None:
-    """The reason not to run the model again, if other processes would have to run it at the same time; else None."""
+    """If other processes would have to run the model at the same time, return this as the reason not to run it; else None."""
     count = run.log.collectives
     return f"{count} collective{'s' * (count != 1)} ran in this pass, in which other processes take part" if count > 0 else None
 
@@ -95,7 +95,7 @@ def _why_not_another(run: LoggedRun) -> str | None:
 
 
 def _changed_inputs(run: LoggedRun, arguments: Arguments) -> tuple[Arguments, dict[int, Tensor]]:
-    """The arguments with every changeable input changed, and the changed inputs by number."""
+    """Change every input that may change. Returns the arguments with the changed inputs, and these inputs by number."""
     mover = _Mover(run.log)
     records = [record for record in run.log.operations if record.origin is Origin.INPUT]
     sides = dict(zip(("args", "kwargs"), arguments, strict=True))
@@ -113,7 +113,7 @@ def _changed_inputs(run: LoggedRun, arguments: Arguments) -> tuple[Arguments, di
                 replaced[id(tensor)] = moved
             numbers[record.number] = replaced[id(tensor)]
     others = {id(value): value for value in (*arguments[0], *arguments[1].values()) if not _holds(value, replaced)}
-    changed = shares_no_container(arguments, others | replaced)  # the model may hold everything that contains no changed input
+    changed = shares_no_container(arguments, others | replaced)  # unchanged objects are not copied: the model may hold them
     if {id(tensor) for tensor in replaced.values()} - {id(tensor) for tensor in tensors_of(changed, into_objects=True)}:
         raise InvalidArgument("an object among the arguments holds tensors and cannot be copied.")
     return changed, numbers
@@ -127,14 +127,14 @@ def _holds(value: Any, replaced: dict[int, Tensor]) -> bool:
 class _Mover:
     """Makes other inputs from the logged inputs.
 
-    Integer inputs stay as they are, and so do inputs that the model converts to integers. In an input of a function outside
-    torch, which may use whole numbers as indices, only values that are not whole numbers are changed.
+    Integer inputs stay as they are, and so do inputs that the model converts to integers. Functions outside torch may use
+    whole numbers as indices: in their inputs, only values that are not whole numbers are changed.
     """
 
     def __init__(self, log: Log) -> None:
         self._generator = torch.Generator().manual_seed(7)
         self._inputs = {r.number: 1 << place for place, r in enumerate(r for r in log.operations if r.origin is Origin.INPUT)}
-        self._converted = self._foreign = 0  # sets of inputs, as bits of a number
+        self._converted = self._foreign = 0  # sets of inputs: bit n of the number stands for input n
         self._has_probabilities = False
         behind: list[int] = []  # for each operation: the inputs that its value was computed from
         for record in log.operations:
@@ -158,7 +158,7 @@ class _Mover:
         self._has_probabilities |= takes_probabilities(function.plain_name)
 
     def moved(self, number: int, tensor: Tensor) -> Tensor | None:
-        """The input with other values; None if the input must stay unchanged."""
+        """Return the input with other values; None if it must stay unchanged."""
         mask = self._inputs[number]
         if self._converted & mask or not tensor.numel():
             return None
@@ -235,7 +235,7 @@ class _Outputs:
 
 
 def first_difference(before: Index, after: Index) -> str | None:
-    """A sentence about the first operation in which two passes differ; None if they ran the same graph."""
+    """Find the first operation in which two passes differ. Returns a sentence about it; None if they ran the same graph."""
     for position, (a, b) in enumerate(zip(before.operations, after.operations, strict=False)):
         one, two = before.record(a), after.record(b)
         label = before.label(a)

@@ -36,7 +36,7 @@ def same_bits(one: Any, other: Any) -> bool:
 
 
 def parts(tensor: Tensor) -> list[Tensor]:
-    """The plain tensors inside a sparse, nested, quantized or wrapper tensor; for a plain tensor, the tensor itself."""
+    """Return the plain tensors inside a sparse, nested, quantized or wrapper tensor; a plain tensor is its only part."""
     if _class_of(tensor) is not Tensor and _is_wrapper(tensor):
         return [part for inner in _inside(tensor) for part in parts(inner)]
     if tensor.is_nested:
@@ -66,7 +66,7 @@ def _class_of(tensor: Tensor) -> type:
 
 
 def _is_wrapper(tensor: Tensor) -> bool:
-    """True if a tensor has no memory of its own, only inner tensors (DTensor, quantized weights)."""
+    """True if a tensor consists of inner tensors and has no memory of its own (DTensor, quantized weights)."""
     if _has_no_values(tensor):
         return False
     try:
@@ -179,6 +179,6 @@ def is_close(one: Tensor, other: Tensor) -> bool:
     tolerance = 1e-2 if one.element_size() < 4 else 1e-4
     wide = torch.complex128 if one.is_complex() else torch.float64
     one, other = one.detach().to(wide), other.detach().to(wide)
-    size = one.abs().nan_to_num(0, 0, 0)  # NaN and infinity do not count for the tolerance
+    size = one.abs().nan_to_num(0, 0, 0)  # NaN and infinity count as 0 in the tolerance
     largest = float(size.max()) if size.numel() else 0.0
     return torch.allclose(one, other, rtol=tolerance, atol=tolerance * (largest + 1e-12), equal_nan=True)

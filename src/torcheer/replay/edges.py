@@ -33,7 +33,7 @@ Change = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def changes_of(tensor: Tensor, role: Role) -> tuple[Change, ...]:
-    """The valid changes of an argument of this role, smallest change first; empty if no other value is known to be valid."""
+    """Return the valid changes of an argument of this role, the smallest first; none if no other value is known to be valid."""
     if tensor.dtype is torch.bool:
         return (_flip, _redraw) if role in (Role.VALUE, Role.INDEX, Role.UNKNOWN, Role.DIVISOR) else ()
     if role is Role.PROBABILITY:
@@ -49,7 +49,7 @@ def changes_of(tensor: Tensor, role: Role) -> tuple[Change, ...]:
 
 
 def other_values(tensor: Tensor, role: Role) -> tuple[Change, Change] | None:
-    """Two changes of an argument, to be used while another argument is tested; None if it must stay unchanged."""
+    """Return two changes to make to an argument while another argument is tested; None if it must stay unchanged."""
     found = changes_of(tensor, role)
     if not found:
         return None
@@ -99,7 +99,7 @@ def _missing(value: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _choose(value: Tensor, generator: torch.Generator) -> Tensor:
-    """Replace indices by others that occur, or by zero, which is a valid index wherever an index occurs."""
+    """Replace each index by another one in the tensor, or by zero: if any index is valid, zero is valid too."""
     known = torch.cat([value.reshape(-1), value.new_zeros(1)])
     places = torch.randint(0, known.numel(), value.shape, generator=generator, device="cpu").to(value.device)
     return known.take(places)
@@ -114,7 +114,7 @@ def _positive_redraw(value: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _flip_above_least(value: Tensor, generator: torch.Generator) -> Tensor:
-    """Like `_flip`, but never gives the least integer of the dtype: divided by -1 it ends the process."""
+    """Like `_flip`, but never returns the least integer of the dtype: dividing that by -1 ends the process."""
     return _flip(value, generator).clamp(min=torch.iinfo(value.dtype).min + 1)
 
 
@@ -140,9 +140,9 @@ def _move_fractions(value: Tensor, generator: torch.Generator) -> Tensor:
 # arguments are changed as well. This distinguishes a function that is saturated, masked or multiplied by zero at these values
 # from a function that uses only the argument's shape.
 
-_LARGEST = 1 << 24  # number of values; a larger tensor is not copied to be changed
+_LARGEST = 1 << 24  # a tensor of more values is not copied and changed
 
-_TRIED = 64  # at most this many arguments of a call are tested, at equal distances; each needs a call of its own
+_TRIED = 64  # test at most this many arguments of a call, at equal distances: each test makes the call again
 
 _STORED_ONLY = frozenset({torch.uint16, torch.uint32, torch.uint64})
 
@@ -199,7 +199,7 @@ class EdgeProver:
             self.check.exempt[MANY] += len(tensors) - len(tried)
 
     def _effect(self, call: _Again, tensors: list[Tensor], roles: list[Role], slot: int, expected: list[Any]) -> str | None:
-        """None if the argument in this slot has an effect, else the reason for its exemption."""
+        """Test the argument in this slot. Returns None if changing it has an effect, else the reason to exempt it."""
         tensor = tensors[slot]
         if not is_plain(tensor):
             return UNCHANGEABLE
@@ -226,7 +226,7 @@ class EdgeProver:
         return SATURATED if roles[slot] is Role.PROBABILITY or self._matters_elsewhere(call, tensors, roles, slot) else IGNORED
 
     def _results_with(self, call: _Again, tensors: list[Tensor], slot: int, change: Change) -> list[Any] | None:
-        """The results of a call with one argument changed; None if it raises, or torch does not compute with the dtype."""
+        """Make the call with one argument changed. Returns None if it raises, or if torch does not compute with the dtype."""
         try:
             changed = [_copy(other) if n != slot else self._changed(other, change) for n, other in enumerate(tensors)]
         except (RuntimeError, ValueError):
@@ -234,7 +234,7 @@ class EdgeProver:
         return call.results(changed)
 
     def _matters_elsewhere(self, call: _Again, tensors: list[Tensor], roles: list[Role], slot: int) -> bool:
-        """True if the argument has an effect once the other arguments have other values."""
+        """True if changing the argument has an effect after the other arguments were changed too."""
         change = changes_of(tensors[slot], roles[slot])[:2][-1]
         ways = [other_values(tensor, role) if is_plain(tensor) else None for tensor, role in zip(tensors, roles, strict=True)]
         for turn in (0, 1):
@@ -261,7 +261,7 @@ class EdgeProver:
 
 
 def _spread(count: int) -> list[int]:
-    """The slots of a call that are tried: all, or of very many the first, the last and others at equal distances."""
+    """Choose the slots of a call to try: all slots; if there are more than `_TRIED`, the first, the last and some between."""
     return list(range(count)) if count <= _TRIED else [slot * (count - 1) // (_TRIED - 1) for slot in range(_TRIED)]
 
 
@@ -305,7 +305,7 @@ class _Again:
         return [tensor.detach() for tensor in found]
 
     def results_of_copies(self, tensors: list[Tensor]) -> list[Any] | None:
-        """`results` for copies of the arguments; None also if an argument cannot be copied."""
+        """Like `results`, with copies of the arguments. Also returns None if an argument cannot be copied."""
         try:
             return self.results([_copy(tensor) for tensor in tensors])
         except NotCopied:
@@ -323,7 +323,7 @@ def varies(record: OperationRecord, tensors: list[Tensor]) -> bool:
 
 
 def writes_another(record: OperationRecord, tensors: list[Tensor], slot: int) -> bool:
-    """True if the call writes to an argument once the argument has another value: before, it wrote the value already there."""
+    """True if the call writes to an argument that was given another value: before, it may have written the same value."""
     tensor = tensors[slot]
     if not is_plain(tensor) or not tensor.numel():
         return False
@@ -338,7 +338,7 @@ def writes_another(record: OperationRecord, tensors: list[Tensor], slot: int) ->
 
 
 def _elsewhere(tensor: Tensor, shift: int) -> Tensor:
-    """A copy of a tensor that begins `shift` elements after the start of its memory."""
+    """Copy a tensor into new memory, `shift` elements after the start of that memory."""
     if not is_plain(tensor):
         return _copy(tensor)
     with torch.no_grad():
@@ -360,7 +360,7 @@ def computable(value: Tensor) -> Tensor:
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """A copy with memory of its own that requires gradients as the tensor does."""
+    """Copy a tensor into memory of its own. The copy requires gradients if the tensor does."""
     if type(tensor) is not Tensor and type(tensor) is not Parameter:
         return _copy_of_class(tensor)
     fresh = cloned(tensor.detach())

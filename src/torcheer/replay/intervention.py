@@ -52,15 +52,16 @@ _READ_AGAIN: dict[str, Callable[..., Any]] = {
     "is_nonzero": bool,
     "equal": torch.equal,
 }
-# Unwatched writes to memory that was exported in these ways come from Python code, which knows values only from recorded reads.
+# Python code makes the unwatched writes to memory exported in these ways; it knows tensors only from recorded reads.
 _FROM_PYTHON = frozenset({"numpy_write", "array_write", "dlpack_write", "outside_write", "memory_write"})
 _ADVICE = "Run the model itself on it: torcheer.intervene makes a change live, log_forward_pass takes another input"
 
-Spans = Mapping[int, Iterable[tuple[int, int]]]  # operation -> ranges (first, end) of the readers that see its value changed
+# maps an operation to the ranges (first, end) of the operations that read its changed value
+Spans = Mapping[int, Iterable[tuple[int, int]]]
 
 
 class Behind:
-    """The operations that depend on a changed operation, through arguments or through memory."""
+    """Finds the operations that depend on a changed operation, through arguments or through memory."""
 
     def __init__(self, run: LoggedRun, changed: set[int], spans: Spans) -> None:
         self._run = run
@@ -103,7 +104,7 @@ class Behind:
         self._refuse_made_parameters()
 
     def _refuse_made_parameters(self) -> None:
-        """Raise if the model made a parameter from constants that change, because the log has no edge for this."""
+        """Raise if the model may have made a parameter from a constant that changes: the log has no edge for this."""
         log, index = self._log, self._run.index
         made = [state for state in log.states if self._is_made(state) and not state.is_absent and not is_freed(state.value)]
         constant: set[int] = set()  # operations that depend on no input, parameter or tensor from outside
@@ -167,7 +168,7 @@ def is_differentiation(function: TorchFunction) -> bool:
 
 
 def _ran_unseen(details: Details | None) -> bool:
-    """True for a gradient that code outside the log, a hook or a user's backward, may have changed."""
+    """True for a gradient that code outside the log may have changed: a hook, or the backward of a user's function."""
     return details is not None and (details.is_hooked or details.is_through_unseen)
 
 
@@ -355,7 +356,7 @@ def replay(run: LoggedRun, inputs: ReplayInputs | None = None, changes: Mapping[
 
 
 def _changes(run: LoggedRun, changes: Mapping[KeyType, Given]) -> tuple[dict[int, Change], dict[_Span, Change]]:
-    """The change of each operation; and separately, changes that only some readers of a value see.
+    """Return the change of each operation, and separately the changes that only some readers of a value see.
 
     If two keys mean the same operation, the key that means fewer operations wins.
     """
@@ -373,9 +374,9 @@ def _changes(run: LoggedRun, changes: Mapping[KeyType, Given]) -> tuple[dict[int
 
 
 def _span(run: LoggedRun, match: Match) -> _Span | None:
-    """The readers for which a module's input or output is changed; None if these are all readers of the value.
+    """Return the readers for which a module's input or output is changed; None if all readers of the value see the change.
 
-    A changed input is seen by the operations inside the module only, a changed output by those after it.
+    Only operations inside the module see a changed input; only operations after the module see a changed output.
     """
     call, number = match.call, match.number
     if call is None:
@@ -421,7 +422,7 @@ def _input_meant(run: LoggedRun, key: AnyKey, numbers: list[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The value of operation `number`, as the operations `first <= n < end` read it."""
+    """The value of operation `number` as read by the operations n with `first <= n < end`."""
 
     number: int
     first: int
@@ -429,7 +430,7 @@ class _Span:
 
 
 class _Unchanged:
-    """Raises if a replay without changes does not reproduce the log: then a replay with a change would be wrong too."""
+    """Raises if a replay without changes does not reproduce the log: a replay with changes would then be wrong too."""
 
     def __init__(self, run: LoggedRun) -> None:
         self._guard = StaleGuard(run, Behind(run, set(), {}), {})
@@ -468,8 +469,8 @@ class _Rerun:
         self._spans: dict[int, list[tuple[_Span, Change]]] = {}  # operation -> changes of its value that only some readers see
         for span, change in spans.items():
             self._spans.setdefault(span.number, []).append((span, change))
-        self._read: dict[_Span, Tensor] = {}  # span -> the changed value that its readers see
-        self._follows = any(map(is_differentiation, old.functions))  # True if gradients have to flow through changes
+        self._read: dict[_Span, Tensor] = {}  # maps a span to the changed value that the readers in it see
+        self._follows = any(map(is_differentiation, old.functions))  # True if gradients must flow through changed values
         self.keeper = Keeper(log, Policy())
         self.keeper.storages.extend([None] * len(old.rows))
 
@@ -525,7 +526,7 @@ class _Rerun:
             )
 
     def read(self, record: PythonReadRecord, tensors: list[Tensor]) -> None:
-        """Called where Python code reads a tensor. Raises unless the value is as logged, also with a module's changed input."""
+        """Called where Python code reads a tensor. Raises if the value, or a changed input of a module, is not as logged."""
         self._guard.read(record, tensors, is_changed=False)
         inside = list(tensors)  # it is unknown which module a read between two operations was in, so both must be as logged
         for slot, parent in enumerate(record.parents):
@@ -535,7 +536,7 @@ class _Rerun:
                     self._guard.read(record, inside, is_changed=True)
 
     def substitute(self, reader: int, number: int, value: Any) -> Any:
-        """The value of operation `number` that `reader` reads: changed if a change of a module's input or output reaches it."""
+        """Return the value of operation `number` for `reader`: another one if a module's input or output is changed for it."""
         for span, change in self._spans.get(number, ()):
             if span.first <= reader < span.end:
                 value = self._instead(span, change, value)
@@ -545,7 +546,7 @@ class _Rerun:
         return value
 
     def _instead(self, span: _Span, change: Change, value: Tensor) -> Tensor:
-        """The value that the readers of a span see instead of `value`."""
+        """Return the changed value, which the readers of a span see instead of `value`."""
         if span not in self._read:
             self._read[span] = self._made(change, span.number, value)
             label = self._run.index.label(span.number)

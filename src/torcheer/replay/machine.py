@@ -35,14 +35,14 @@ from ..log.templates import fill_call
 from .walk import tensors_of
 
 _Bytes = tuple[int, int, int]  # a storage, and a range of its bytes
-_MOST_GROWTH = 4  # overlapping tensors are copied together only if that takes at most this many times their bytes
+_MOST_GROWTH = 4  # copy overlapping tensors together only if the copy has at most this many times their bytes
 
 
 class SharedInputs:
     """Copies tensors so that tensors that overlap in memory have overlapping copies."""
 
     def __init__(self, tensors: Iterable[Any]) -> None:
-        # bytes of a tensor that overlaps with others -> the bytes that are copied together
+        # maps the bytes of a tensor that overlaps with others to the bytes that are copied together
         self._ranges: dict[_Bytes, _Bytes] = {}
         self._copies: dict[_Bytes, MemoryCopy] = {}
         by_storage: dict[int, list[tuple[int, int, int]]] = {}
@@ -57,7 +57,7 @@ class SharedInputs:
         self._held = [tensor for tensor in plain if _bytes_of(tensor) in self._ranges]
 
     def copy(self, tensor: Tensor) -> Tensor | None:
-        """A copy of a tensor that overlaps with others; None for a tensor that does not."""
+        """Copy a tensor that overlaps with others; returns None for a tensor that overlaps with none."""
         found = self._ranges.get(_bytes_of(tensor)) if self._ranges and _is_readable(tensor) else None
         if found is None:
             return None
@@ -95,7 +95,7 @@ def _is_readable(value: Any) -> bool:
 
 # Values that a replay takes from the log, because the call that made them cannot run again.
 
-COLLECTIVE = "of a collective, which is not run again"  # the other processes would have to take part in running it again
+COLLECTIVE = "of a collective, which is not run again"  # to run it again, the other processes would have to take part
 
 
 def given_because(record: OperationRecord) -> str | None:
@@ -132,7 +132,7 @@ def _lost_arguments(record: OperationRecord) -> list[SavedObject]:
 
 
 def _reaches_out(record: OperationRecord) -> bool:
-    """True if `as_strided` may read memory of an input's storage outside the input, which the log did not keep."""
+    """True if `as_strided` may read the memory around an input: the log keeps only the input itself."""
     args, kwargs = record.args, record.kwargs
     offset = kwargs.get("storage_offset", args[3] if len(args) > 3 else None)
     if offset is None or not record.parents or record.parents[0] < 0:
@@ -160,7 +160,7 @@ def _is_unused_seed(record: OperationRecord) -> bool:
 
 
 def _is_of_transform(record: OperationRecord) -> bool:
-    """True if an argument existed only inside a transform, such as an argument of what `torch.func.vjp` returns."""
+    """True if an argument existed only inside a transform, as an argument of the function that `torch.func.vjp` returns."""
     return any(record.log.operations[parent].details.is_transformed for parent in record.parents if parent >= 0)
 
 
@@ -216,7 +216,7 @@ class Machine:
         self._last_use = _last_uses(log, self._reads)
         self._homes = _homes(log)
         self._reaching = _reaching(log)
-        self._around: dict[int, Tensor] = {}  # by input or source: its memory with what aliases reach around it
+        self._around: dict[int, Tensor] = {}  # by input or source: its memory, and the memory around it that aliases reach
         self._known: dict[int, Tensor] = {}  # for the same: which elements have their values
         self._first: dict[int, int] = {}  # for the same: where that memory begins, in elements after the input
 
@@ -301,7 +301,7 @@ class Machine:
         return self._argument(record.parents[0]) if record.parents else self._given(record.number)
 
     def _with_room(self, number: int, value: Any) -> Any:
-        """The tensor of an input or source; if aliases reach beyond its memory, in memory that has room for them."""
+        """Return the tensor of an input or source. If aliases reach beyond it, it is put in memory with room for them."""
         reaching = self._reaching.get(number)
         if reaching is None or number in self._inputs or not is_plain_memory(value):
             return value
@@ -323,7 +323,7 @@ class Machine:
         return fresh.detach()
 
     def _reaches(self, record: OperationRecord, number: int, distance: int) -> Tensor:
-        """An alias that an input or source contains only a part of. What lies outside has the kept values."""
+        """Make an alias that reaches beyond its input or source. The elements beyond it have the kept values."""
         kept = self._given(record.number)
         place = tuple(kept.shape), kept.stride(), distance - self._first[number]
         with DisableTorchFunction(), torch.no_grad():
@@ -334,7 +334,7 @@ class Machine:
             return value.detach()
 
     def _part_of_state(self, record: OperationRecord, state: int, distance: int) -> Tensor:
-        """An input that is a view of a parameter or buffer: a write to the input reaches the parameter, and the reverse."""
+        """Make an input that is a view of a parameter or buffer: a write to one of the two reaches the other."""
         kept = self._given(record.number)
         try:
             return view_again(self._argument(state).detach(), tuple(kept.shape), kept.stride(), distance)
@@ -388,7 +388,7 @@ class Machine:
         return value.requires_grad_(tensor.requires_grad)
 
     def _copied_state(self, value: Tensor) -> Tensor | None:
-        """A copy of a parameter or buffer. Copies of states that share memory share memory too."""
+        """Copy a parameter or buffer. If two of them share memory, their copies share memory too."""
         storage = storage_of(value)
         if self._sharing[storage] < 2 or storage is None or type(value) is not Tensor:
             return copied(value)
@@ -543,7 +543,7 @@ def _names(run: LoggedRun, states: list[StateRecord]) -> str:
 
 
 def outcome(record: OperationRecord, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The tensor that a record stands for, among the results of its call or the arguments that it wrote to."""
+    """Find the tensor that a record stands for, among the results of the call or the arguments that the call wrote to."""
     path = record.details.output_path
     if result is None:  # the result is the argument that the call wrote to
         return record.function.writes(args, kwargs)[path[0] if path else 0]
@@ -551,13 +551,13 @@ def outcome(record: OperationRecord, result: Any, args: tuple[Any, ...], kwargs:
 
 
 def view_again(base: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], distance: int) -> Tensor:
-    """A view of the memory of `base`, as described by `recorder.view_of`."""
+    """Make a view of the memory of `base`, as `recorder.view_of` describes it."""
     with DisableTorchFunctionSubclass():
         return torch.as_strided(base, shape, strides, int(base.storage_offset()) + distance)
 
 
 def at_home(tensor: Tensor, device: torch.device | None) -> Tensor:
-    """A tensor on the device it was on in the pass, if it was kept on the CPU and this machine has that device."""
+    """Move a tensor that was kept on the CPU back to its device in the pass, if this machine has that device."""
     if device is None or device.type in ("cpu", "meta") or tensor.device.type != "cpu":
         return tensor
     kind = getattr(torch, device.type, None)
@@ -577,7 +577,7 @@ def _homes(log: Log) -> dict[int, torch.device]:
 
 
 def _reaching(log: Log) -> dict[int, list[tuple[int, int]]]:
-    """By input or source: the aliases that reach beyond its memory, and how many elements after it they begin."""
+    """Map each input or source to the aliases that reach beyond its memory, each with its offset from it in elements."""
     found: dict[int, list[tuple[int, int]]] = {}
     for number, details in log.details.items():
         if details.home is not None and details.home[0] >= 0:
@@ -586,14 +586,14 @@ def _reaching(log: Log) -> dict[int, list[tuple[int, int]]]:
 
 
 def _span(shape: Sequence[int], strides: Sequence[int], distance: int) -> tuple[int, int]:
-    """The elements that a tensor spans: the first, and the one after the last."""
+    """Return the elements that a tensor spans, as the first element and the element after the last."""
     if 0 in shape:
         return distance, distance
     return distance, distance + 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
 
 
 def _last_uses(log: Log, reads: Iterable[PythonReadRecord]) -> dict[int, list[int]]:
-    """Maps each operation to the operations whose values no later operation needs, so that they can be released."""
+    """Map each operation to the values that no operation needs after it, so that they can be released."""
     last: dict[int, int] = {}
     for number, row in enumerate(log.rows):
         last[number] = number

@@ -25,9 +25,9 @@ from .edges import is_plain, writes_another
 from .report import Check
 
 _OUT_OF_SIGHT = "through memory that the replay does not have"
-_LARGEST = 1 << 24  # number of values; a larger tensor is not copied to be compared
+_LARGEST = 1 << 24  # a tensor of more values is not copied and compared
 
-# Functions that may write nothing: nothing is dropped, the size was right, the momentum is zero, `p.data = p.data`.
+# These functions may write nothing: if nothing is dropped, the size is right, the momentum is zero, or for `p.data = p.data`.
 _WRITE_SOMETIMES = (
     groups.DROPOUTS | groups.RESIZING | groups.NORMALISATIONS | groups.LOOK_UPS | {"set", "set_data", "resize_as_sparse"}
 )
@@ -50,7 +50,7 @@ class MemoryProof:
         self._check = check
         self._label = label
         self._table = TensorTable()
-        # operation -> storages and ranges of bytes that it wrote to
+        # maps an operation to the storages and ranges of bytes that it wrote to
         self._written: dict[int, list[tuple[int | None, int, int]]] = {}
         self._arguments: list[_Argument] = []
 
@@ -137,10 +137,10 @@ class MemoryProof:
                 self._disagree(record, f"it depends on {writer} through memory, which wrote to none of its arguments")
 
     def _is_out_of_sight(self, record: OperationRecord, number: int) -> bool:
-        """True if a dependency is through memory that a replay does not have.
+        """True if two operations depend on each other through memory that a replay does not have.
 
         The replay reads the model's own parameters. If they are sharded (FSDP), a pass fills their memory before each use.
-        And `a.data = b` exchanges memory, even that of a replay's inputs.
+        And `a.data = b` gives a tensor other memory, even if the tensor is an input of the replay.
         """
         is_sharded = record.log.collectives > 0 and any(parent < 0 for parent in record.parents)
         return is_sharded or record.log.operations[number].function.name == "set_data"
@@ -160,7 +160,7 @@ def _is_untouched(one: _Argument) -> bool:
 
 
 def _copy(tensor: Tensor) -> Tensor | None:
-    """A copy to compare with later; None if the tensor cannot be copied or is too large."""
+    """Copy a tensor to compare it later; returns None if it cannot be copied or is too large."""
     if not is_plain(tensor) or tensor.numel() > _LARGEST or not has_memory(tensor):
         return None
     with DisableTorchFunction(), torch.no_grad():
@@ -168,7 +168,7 @@ def _copy(tensor: Tensor) -> Tensor | None:
 
 
 def _reach(tensor: Tensor) -> tuple[int, int]:
-    """The bytes that a tensor reaches in its storage: the first, and the byte after the last."""
+    """Return the bytes that a tensor reaches in its storage, as the first byte and the byte after the last."""
     if tensor.layout is not torch.strided or tensor.is_nested or storage_of(tensor) is None:
         return 0, 1 << 62
     try:

@@ -125,7 +125,7 @@ class HookWatch:
         return self._log.values[number] if number >= 0 else self._log.states[-1 - number].value
 
     def _in_order_of(self, numbers: tuple[int, ...], tensors: list[Tensor]) -> list[Tensor]:
-        """The tensors in the order of the records, as far as records have the same values."""
+        """Put tensors in the order of the records: each record takes a tensor of the same value, else the first one left."""
         left = list(tensors)
         ordered = []
         for number in numbers[: len(tensors)]:
@@ -141,7 +141,7 @@ def _each(values: tuple[Any, ...]) -> list[Tensor]:
 
 
 def addresses_of(model: Callable[..., Any]) -> dict[int, str]:
-    """Maps the id of every module with exactly one address to it; empty for wrapped models."""
+    """Map the id of every module with exactly one address to that address; empty for wrapped models."""
     names: dict[int, list[str]] = {}
     for root, prefix in roots_of(without_parallelism(model)):
         for name, module in root.named_modules(remove_duplicate=False):
@@ -151,7 +151,7 @@ def addresses_of(model: Callable[..., Any]) -> dict[int, str]:
     return {key: found[0] for key, found in names.items() if len(found) == 1}
 
 
-# Functions that write several values to one place at once, as `max_unpool2d` does where windows overlap.
+# Some functions write several values to one place at once, as `max_unpool2d` does where windows overlap.
 #
 # On an accelerator it is undefined which value stays. A model with such a function can give other values in each run, so a
 # disagreement with its log proves nothing: it is exempt if the model, or the call, gave two different results when run twice.
@@ -171,7 +171,7 @@ def may_race(record: OperationRecord) -> bool:
 def why_unsteady(
     model: Callable[..., Any], arguments: Arguments, log: Log, expected: list[Any], agrees: Agreement
 ) -> str | None:
-    """The reason why a model returns different values when run again from the same state; None if it does not."""
+    """Run the model again from the same state. If it returns other values, returns the reason for that; else None."""
     names = sorted({record.function.name for record in log.operations if may_race(record)})
     ignored = Check("")
     for _ in range(_TRIES if names else 1):

@@ -20,7 +20,7 @@ class Disagreement:
 
 @dataclass(slots=True)
 class Check:
-    """One kind of check: how many values were checked, exempt, and in disagreement."""
+    """One kind of check: counts the values that were checked and that were exempt, and lists the disagreements."""
 
     name: str
     count: int = 0

@@ -149,7 +149,7 @@ class _Comparing:
         self._label = partial(_label, run)
         self._memory = MemoryProof(self.memory, self._label)
         self._varied: set[int] = set()  # operations that are not deterministic, or depend on such an operation
-        self._raced: set[int] = set()  # operations with undefined results, or that depend on such an operation
+        self._raced: set[int] = set()  # operations whose results are undefined, or that depend on such an operation
         self._latest: list[Tensor] = []  # tensors among the arguments of the call that is being made
 
     def before(self, record: OperationRecord, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -205,7 +205,7 @@ class _Comparing:
         return record.number in self._raced
 
     def not_deterministic(self) -> list[str]:
-        """The functions of this history that were not deterministic, or that torch says are not on accelerators."""
+        """List the functions in this history that were not deterministic, or that torch calls so on accelerators."""
         found = {record.function.name for record in map(self._log.operations.__getitem__, self._varied)}
         for record in self._log.operations:
             is_sure = is_on_accelerator(record) or record.function.is_in(groups.VARY_WITH_MEMORY)

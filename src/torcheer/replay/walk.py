@@ -18,7 +18,7 @@ from torch import Tensor
 from .._cleanup import pass_interrupts_on
 from .._torch.internals import DisableTorchFunction, registered_containers
 
-_MOST_REPEATS = 10_000  # limit for containers that are held in several places; docs/validation.md states it
+_MOST_REPEATS = 10_000  # enter repeated containers at most this many times; docs/validation.md states the limit
 _CLOSED: tuple[type, ...] = (
     *(str, bytes, bytearray, memoryview, range, type, torch.Size, torch.nn.Module, torch.autograd.graph.Node),
     *(FunctionType, BuiltinFunctionType, MethodType, ModuleType),
@@ -115,7 +115,7 @@ def _parts(value: Any) -> list[Any] | None:
 
 
 def _field(value: Any, name: str) -> list[Any]:
-    """The stored value of a field as a list of one item; empty if there is none. Properties are not called."""
+    """Return a list with the stored value of a field; an empty list if nothing is stored. Does not call properties."""
     stored = getattr(value, "__dict__", {})
     if name in stored:
         return [stored[name]]

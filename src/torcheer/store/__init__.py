@@ -1,4 +1,4 @@
-"""Saved histories: a log written into one file, and read again so that the library treats it like a recorded one."""
+"""Saves histories: writes a log into one file, and reads it again so that the library treats it like a recorded log."""
 
 from .loading import bind as bind
 from .loading import is_history as is_history

@@ -1,4 +1,4 @@
-"""Checks parts of JSON that anybody may have written: each has the expected type and range, or the file is refused."""
+"""Checks parts of JSON that anybody may have written. If a part has another type or range than expected, refuses the file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import UnreadableFile
 
 Item = TypeVar("Item")
-LARGEST = 2**62  # upper limit of any number that means a size, a place or a time
+LARGEST = 2**62  # every number that means a size, a place or a time is below this
 
 
 def refuse(what: str) -> NoReturn:
@@ -94,7 +94,7 @@ def each(value: Any, what: str, read: Callable[[Any, str], Item]) -> list[Item]:
 
 
 def sizes(value: Any, what: str, low: int = 0) -> tuple[int, ...]:
-    """Return `value` as a shape or strides, at most 64 numbers; else refuse the file."""
+    """Return `value` as a tuple if it is a shape or strides of at most 64 numbers; else refuse the file."""
     found = items(value, what)
     if len(found) > 64:
         refuse(f"{what} has {len(found)} dimensions")

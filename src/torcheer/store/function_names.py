@@ -57,7 +57,7 @@ class MissingFunction:
 
 
 def write_function(function: TorchFunction) -> dict[str, Any]:
-    """A function as plain values: its name, where it is found, and the facts that a reader needs."""
+    """Write a function as plain values: its name, its path, and the facts that a reader needs."""
     func = function.func
     written: dict[str, Any] = {"name": function.name, "type": function.type, "kind": int(function.kind)}
     written["origin"] = function.origin.value
@@ -70,7 +70,7 @@ def write_function(function: TorchFunction) -> dict[str, Any]:
 
 
 def qualified_name(func: Any) -> str:
-    """Where a function is found: `torch.nn.functional.relu`, `torch.Tensor.T.__get__`, `torch.ops.aten.add.Tensor`."""
+    """The path of a function: `torch.nn.functional.relu`, `torch.Tensor.T.__get__`, `torch.ops.aten.add.Tensor`."""
     if isinstance(func, MissingFunction):
         return func.__name__
     if isinstance(func, OpOverload):
@@ -95,7 +95,7 @@ def qualified_name(func: Any) -> str:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """True if two objects are the same function: C functions that are bound to torch's table are equal, not identical."""
+    """True if two objects are the same function. C functions may be equal without being the same object."""
     return one is other or (isinstance(one, C_FUNCTIONS) and type(one) is type(other) and one == other)
 
 
@@ -126,7 +126,7 @@ class Functions:
             )
 
     def read(self, written: Any, *, runs: bool = True) -> TorchFunction:
-        """The function of a written form. `runs`: it belongs to an operation, so a replay calls it."""
+        """Find the function of a written form. `runs`: True if it belongs to an operation, so that a replay calls it."""
         found = fields(written, "a function")
         name, kind = text(found.get("name"), "a function"), text(found.get("type"), "a function")
         try:
@@ -178,7 +178,7 @@ class Functions:
 
 
 def _torch_function(path: str) -> Any:
-    """One of torch's own functions, by its path; None for any other path, also if something else than a function lies there."""
+    """Find one of torch's own functions by its path; None if there is no function of torch at the path."""
     if path == "torch.autograd.grad":
         return torch.autograd.grad
     space, _, name = path.rpartition(".")

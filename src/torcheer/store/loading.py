@@ -83,7 +83,7 @@ def _modules_of(model: Any) -> dict[str, Module]:
 
 
 def _pairs(registered: RegisteredModule, module: Module) -> list[tuple[AbsentTensor, str, Any]]:
-    """(absent tensor, name, tensor of the model) for each absent parameter and buffer of a module."""
+    """List (absent tensor, name, tensor of the model) for each absent parameter and buffer of a module."""
     # TorchScript's dictionaries have no `get`
     parameters, buffers = dict(own_parameters(module).items()), dict(own_buffers(module).items())
     groups: Any = ((registered.parameters, parameters), (registered.buffers, buffers))
@@ -114,7 +114,7 @@ def _difference(absent: AbsentTensor, tensor: Any, is_used: bool) -> str:
 
 # Reads a saved history.
 
-_SMALL = 1 << 20  # number of bytes that a document may have, however small its compressed form is
+_SMALL = 1 << 20  # a document may always have this many bytes, however small its compressed form is
 
 
 def load_run(path: Path, functions: Iterable[Any] = ()) -> LoggedRun:

@@ -73,7 +73,7 @@ Json = Any
 
 
 def write_random_states(log: Log) -> Json:
-    """The random states of a log, each once: one object may be the state of several operations."""
+    """Write the random states of a log. A state that several operations share is written once."""
     known: dict[int, int] = {}
     states: list[Json] = []
 
@@ -150,13 +150,13 @@ def _tensor(written: Any) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
-# Sites as they are written down: files, functions and lines, with the text of the lines and of those around them.
+# Writes and reads sites: files, functions and lines, with the text of each line and of the lines around it.
 
 _OF_PROGRAM, _OF_TORCH, _OURS = range(3)  # the owners of a file
 
 
 def write_sites(sites: list[Site], *, with_texts: bool) -> Json:
-    """The sites of a log as JSON. Without texts, a file is written as its name alone, without its folders."""
+    """Convert the sites of a log to JSON. Without texts, a file is written as its name, without its folders."""
     if not sites:
         return {"files": [], "codes": [], "places": [[], [], []], "frames": [], "counts": []}
     table = sites[0].table
@@ -190,7 +190,7 @@ def _written_files(named: dict[str, set[int]], table: CodeTable, with_texts: boo
 
 
 def _bare(file: str, taken: set[str]) -> str:
-    """The name of a file without its folders, with a number if another file has it."""
+    """The name of a file without its folders; a number is added if another file has the same name."""
     bare = name = os.path.basename(file.replace("\\", "/")) or file
     turn = 1
     while name in taken:
@@ -218,7 +218,7 @@ class SavedSources(Sources):
 
 
 class SavedCodes(CodeTable):
-    """The codes of a saved history. In place of an instruction, a site has the number of a code and a line here."""
+    """The codes of a saved history. Its sites have no instructions, but the numbers of a code and a line."""
 
     def __init__(self, sources: SavedSources, facts: list[CodeFacts], lines: list[int], offsets: list[int]) -> None:
         self.sources = sources
@@ -274,13 +274,13 @@ def _code(one: Any, paths: list[str]) -> CodeFacts:
     )
 
 
-# The backward passes of a log: the nodes that ran, and the gradients.
+# Writes and reads the backward passes of a log: the nodes that ran, and the gradients.
 
 _ROLES = ("result", "inside", "derivative", "accumulation", "other")
 
 
 def write_backward(log: Log, tensors: TensorNames, label_of: Callable[[int], str], gradients: bool) -> Json:
-    """The backward passes that were followed; None if gradients were not followed."""
+    """Write the backward passes that were followed; None if gradients were not followed."""
     if log.backward is None:
         return None
     wanted = log.backward.wanted
@@ -315,7 +315,7 @@ def _written_node(node: NodeRecord, places: dict[int, int]) -> Json:
 
 
 def read_backward(written: Any, log: Log, tensors: SavedTensors) -> BackwardLog | None:
-    """The backward passes of a saved history; None if gradients were not followed."""
+    """Read the backward passes of a saved history; None if gradients were not followed."""
     if written is None:
         return None
     found = fields(written, "the backward passes")

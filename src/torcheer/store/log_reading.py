@@ -1,4 +1,4 @@
-"""Reads a log from its JSON document, and refuses one with references that lead nowhere, or in a circle.
+"""Reads a log from its JSON document, and refuses a document whose references lead nowhere or in a circle.
 
 Rows may name only earlier rows, module calls only earlier calls; every number is within its table. So no computation on a log
 can run forever, whatever is in a file.
@@ -215,7 +215,7 @@ class LogReader:
         for written in lists(found.get("registered"), "the modules", "a module"):
             module = self._registered(written, tensors)
             log.registered[module.address] = module
-        if any(log.root_of(address) is None for address in log.registered):  # walks from a module up to its root would not end
+        if any(log.root_of(address) is None for address in log.registered):  # a walk from a module up to its root would not end
             refuse("a module is in no other one")
         if not any(state.is_absent for state in log.states):
             log.states.mark()

@@ -1,4 +1,4 @@
-"""A log as one JSON document: columns of numbers, and tables of what the numbers mean.
+"""Writes a log as one JSON document: columns of numbers, and tables that say what the numbers mean.
 
 Live objects of a log are written as plain values: functions by name, templates as JSON, parameters as shape, dtype and
 fingerprint, sites as files and lines with their text, and tensors as names in the file.
@@ -60,10 +60,10 @@ DETAIL_FLAGS = (
     "is_through_unseen",
     "is_transformed",
 )
-_OF_CALLS = ("call", "first", "end", "exit", "started", "elapsed")  # attributes of module calls that are columns
+_OF_CALLS = ("call", "first", "end", "exit", "started", "elapsed")  # attributes of module calls, each written as a column
 
 
-HIDDEN = "hidden/"  # how the names of orphans begin
+HIDDEN = "hidden/"  # the names of orphans begin with this
 
 
 class Table:
@@ -102,7 +102,7 @@ class Templates:
 
 
 def _argument_names(tensors: TensorNames) -> Callable[[Tensor], str]:
-    """A function that names tensors inside of values: arrays among the arguments, and parts of a postfunc's result."""
+    """Make a function that names tensors inside of values: arrays among the arguments, and parts of a postfunc's result."""
     numbers = count(1)
 
     def name(tensor: Tensor) -> str:
@@ -131,7 +131,7 @@ class LogWriter:
         self._composite_items: list[Json] = []
 
     def document(self, kept: Iterable[int], names: dict[int, str], *, gradients: bool, params: bool) -> Json:
-        """The document of the whole log; the tensors of the operations `kept` are written under `names`."""
+        """Write the whole log as a document. The tensors of the operations in `kept` get the names in `names`."""
         log = self.log
         with DisableTorchFunction(), torch.no_grad():
             document: dict[str, Any] = {"title": log.title, "values": self._kept(set(kept), names)}
@@ -155,7 +155,7 @@ class LogWriter:
     # Values -----------------------------------------------------------------------------------------------------------
 
     def _kept(self, kept: set[int], names: dict[int, str]) -> Json:
-        """For each operation: the place of its value in a list of names and plain values, or a code for a missing value."""
+        """List names and plain values; and for each operation the index of its value there, or a code for a missing value."""
         log = self.log
         found: list[Json] = []
         column: list[int] = []
@@ -351,7 +351,7 @@ class LogWriter:
 
 
 def _countable(facts: Facts) -> Hashable:
-    """A key that differs if the tensors differ: nested tensors of equal shape may have other numbers of elements."""
+    """A key for the facts of a tensor, with the number of elements of a nested tensor, which its shape does not show."""
     return (facts, facts[0].elements) if isinstance(facts[0], RaggedShape) else (facts,)
 
 
@@ -361,5 +361,5 @@ def _written_facts(counted: tuple[Facts, int] | tuple[Facts]) -> Json:
 
 
 def _flat(name: str, groups: list[tuple[int, ...]]) -> Json:
-    """Tuples as two columns: all their items, and their lengths."""
+    """Write tuples as two columns: all items, and the length of each tuple."""
     return {name: [one for group in groups for one in group], f"{name}_counts": [len(group) for group in groups]}

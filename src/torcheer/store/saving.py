@@ -38,7 +38,7 @@ from .values import parts_of
 FORMAT = "torcheer history"
 VERSION = 1
 DOCUMENT = "history/document"
-_LEVEL = 1  # level of compression: higher levels make columns of numbers hardly smaller
+_LEVEL = 1  # compress at this level: higher levels make columns of numbers hardly smaller
 MOST_SHRUNK = 50  # a document may be at most this many times longer than its compressed form; a reader refuses more
 
 
@@ -99,7 +99,7 @@ def _chosen(run: LoggedRun, activations: LayersToSave) -> set[int]:
 def document_of(
     run: LoggedRun, tensors: TensorNames, kept: set[int], *, params: bool, gradients: bool, sources: bool
 ) -> dict[str, Any]:
-    """The document of a history. Its tensors are given to `tensors`, which names them."""
+    """Write the document of a history. Passes its tensors to `tensors`, which names them."""
     log, index = run.log, run.index
     names = _names_of(run)
 
@@ -143,7 +143,7 @@ def _written_options(run: LoggedRun) -> dict[str, Any]:
 
 
 def packed(document: dict[str, Any]) -> Tensor:
-    """A document in the form it has in the file: the bytes of compressed JSON."""
+    """Convert a document to the form it has in the file: the bytes of compressed JSON."""
     text = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
     data = zlib.compress(text, _LEVEL)
     if len(text) > MOST_SHRUNK * len(data):
@@ -152,7 +152,7 @@ def packed(document: dict[str, Any]) -> Tensor:
 
 
 def metadata(log: Log, layout: dict[str, Any]) -> dict[str, str]:
-    """The metadata in the header of the file: what it is, where it was made, and which tensors are views of which."""
+    """The metadata in the header: what the file is, which versions made it, and which tensors are views of which."""
     devices = sorted({str(row[FACTS][2]) for row in log.rows if row[FACTS] is not None})
     about = {"format": FORMAT, "version": str(VERSION), "document": DOCUMENT, "title": log.title, "torcheer": _version()}
     about |= {"torch": torch.__version__, "python": platform.python_version(), "platform": platform.platform()}
@@ -177,14 +177,14 @@ def _device_of_values(log: Log) -> list[str]:
 # The recording holds a `Written`, a number, in place of each tensor. Names are assigned at the end, when labels are known. If
 # a tensor's memory is in the file already, and was not overwritten since, the tensor is described as a view.
 
-_ROOM = 1 << 22  # number of bytes that are left for the header: enough for some ten thousand tensors
+_ROOM = 1 << 22  # leave this many bytes for the header: enough for some ten thousand tensors
 
 Json = dict[str, Any]
 
 
 @dataclass(slots=True)
 class _Memory:
-    """Memory that is in the file: bytes `begin` to `end` of a storage, as a tensor that has each byte once."""
+    """A part of a storage that is in the file, from byte `begin` to `end`. The file has each byte of it once."""
 
     storage: weakref.ref[Any]
     version: int
@@ -195,12 +195,12 @@ class _Memory:
 
 
 class Streaming:
-    """The file of one recording, which takes its tensors as they are made. If the block raises, there is no file."""
+    """The file of one recording. Tensors are written as the model makes them. If the block raises, no file is left."""
 
     def __init__(self, path: Path) -> None:
         self._file = WholeFile(path, "history")
         self._progress = BytesProgress(str(path))
-        # number of a tensor -> its `place` in the file, and what the header says of it, with numbers instead of names
+        # by number of a tensor: its `place` in the file, or what the header will say of it; other tensors are given by number
         self._pieces: list[Json] = []
         self._memories: dict[int, list[_Memory]] = {}  # storage -> its memory that is in the file
         self._names: dict[int, str] = {}  # number of a tensor -> its name
@@ -243,7 +243,7 @@ class Streaming:
             return Written(self._add({"forms": {**facts, "parts": numbers}}))
 
     def overwritten(self, storage: int) -> None:
-        """Called before a storage is written to: from now on, its memory in the file does not have its values."""
+        """Called before a call writes to a storage: from then on, the bytes in the file are not those of the storage."""
         self._memories.pop(storage, None)
 
     def _add(self, piece: Json) -> int:
@@ -268,7 +268,7 @@ class Streaming:
         return number
 
     def _spread(self, tensor: Tensor, begin: int, end: int) -> int:
-        """Write the memory of a tensor instead of its values: elements of it overlap, or there are large gaps between them."""
+        """Write the memory of a tensor instead of its values, because its elements overlap or have large gaps between them."""
         memory = storage_part(tensor, begin, end, tensor.dtype)
         number = self._stored(memory)
         self._remember(memory, begin, end, number)
@@ -305,7 +305,7 @@ class Streaming:
             self._writer.finish({**named, DOCUMENT: written}, metadata(run.log, layout))
 
     def _layout(self) -> tuple[dict[str, Place], Json]:
-        """The places of tensors by name, and what the header says of views, strides, forms and dtypes."""
+        """Return the places of tensors by name, and the part of the header about views, strides, forms and dtypes."""
         self._name_what_is_used()
         layout: dict[str, Json] = {"views": {name: {"of": known} for name, known in self._same.items()}}
         layout |= {"strides": {}, "forms": {}, "types": {}}

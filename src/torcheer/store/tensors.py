@@ -34,7 +34,7 @@ class TensorNames(Protocol):
 
 
 class Written:
-    """Stands for a tensor that is in the file already, in a recording that streams into the file."""
+    """Stands for a tensor that a recording has written into its file already."""
 
     __slots__ = ("number",)
 
@@ -45,11 +45,11 @@ class Written:
 # Decides which tensors of a history are written, and which are views of these: shared memory is written once.
 #
 # An example: `y = x.reshape(4, 2).t()`, both kept. Their memory is that of `x`, which is contiguous and covers it:
-# `x` is written under its name, and `y` is described as a view of it by offset, shape and strides. Where no tensor
-# that is kept covers the memory (two windows of one that is not), the memory is written under a name of its own, and
-# both are views.
+# `x` is written under its name, and `y` is described as a view of `x` by offset, shape and strides. If no kept tensor
+# covers the memory (two slices are kept, but not the tensor they are slices of), the memory is written under a name of its
+# own, and both tensors are described as views of it.
 
-MOST_GAPS = 16  # the strides of a tensor are restored if its memory is at most this many times larger than its values
+MOST_GAPS = 16  # restore a tensor's strides only if its memory is at most this many times larger than its values
 
 Json = dict[str, Any]
 
@@ -65,7 +65,7 @@ class _Window:
 
     @property
     def is_dense(self) -> bool:
-        """True if the tensor has every byte from `begin` to `end` exactly once."""
+        """True if the tensor's elements cover every byte from `begin` to `end` exactly once."""
         tensor = self.tensor
         if tensor.is_conj() or tensor.is_neg() or self.end - self.begin != tensor.nbytes:
             return False
@@ -74,10 +74,10 @@ class _Window:
 
 @dataclass
 class Layout:
-    """Decides which tensors are written, by name, and how all other tensors are made of these."""
+    """Decides which tensors are written, by name, and describes how all other tensors are made from the written ones."""
 
     stored: dict[str, Tensor] = field(default_factory=dict)
-    views: dict[str, Json] = field(default_factory=dict)  # name -> the tensor that it is a view of, and where in it
+    views: dict[str, Json] = field(default_factory=dict)  # name of a view -> the tensor that is viewed, and the place in it
     # name -> strides, for tensors that are laid out differently than they are written
     strides: dict[str, list[int]] = field(default_factory=dict)
     # name -> form, for tensors that are made of others: sparse, quantised, nested
@@ -90,7 +90,7 @@ class Layout:
         self._windows: dict[int, list[_Window]] = {}  # storage -> the windows in it
 
     def add(self, name: str, tensor: Tensor, what: str) -> str:
-        """Give a tensor a name in the file; `what` it is, for errors. Returns the first name of the same tensor.
+        """Give a tensor a name in the file; `what` describes it in errors. Returns the first name of the same tensor.
 
         Call it where torch functions are not watched and gradients not followed.
         """
@@ -175,7 +175,7 @@ def refuse_class(tensor: Tensor, what: str) -> None:
 
 
 def view_of(name: str | int, base: Tensor, tensor: Tensor, offset: int) -> Json:
-    """What the header says of a view of `base`. The first element of the view is at `offset` in `base`."""
+    """Describe a view of `base` for the header. The first element of the view is at `offset` in `base`."""
     view: Json = {"of": name, "offset": offset, "shape": list(tensor.shape), "strides": list(tensor.stride())}
     if tensor.dtype != base.dtype:
         view["dtype"] = str(tensor.dtype)[6:]
@@ -187,7 +187,7 @@ def view_of(name: str | int, base: Tensor, tensor: Tensor, offset: int) -> Json:
 
 
 def facts_of_written(tensor: Tensor) -> Json:
-    """What the header says of a written tensor: its strides, dtype and shape, as far as they differ from what is written."""
+    """Describe a written tensor for the header: its strides, dtype and shape, as far as the file has others."""
     found: Json = {}
     if tensor.stride() != contiguous_strides(tensor.shape):
         found["strides"] = list(tensor.stride())
@@ -217,11 +217,11 @@ def is_spread(tensor: Tensor, reach: int) -> bool:
     return reach < tensor.nbytes or reach > MOST_GAPS * tensor.nbytes or may_overlap(tensor)
 
 
-# The tensors of a saved history, each read when it is first used: views as views, with the strides they had.
+# Reads each tensor of a saved history when it is first used. Views become views again, with the strides they had.
 
 
 class SavedTensors:
-    """Reads the tensors of one file by name. Tensors that share memory in the file share it here, while any is in use."""
+    """Reads the tensors of one file by name. Tensors that shared memory share it again, as long as one of them is in use."""
 
     def __init__(self, file: TensorFile) -> None:
         self.file = file
@@ -333,12 +333,12 @@ def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 
 # Containers of a loaded log whose tensors are read from the file when they are used.
 
-# functions that a lazy parameter or buffer is given before it has a shape; they are recorded without a shape
+# these functions may get a lazy parameter or buffer before it has a shape, so they are recorded without a shape
 _OF_LAZY = ("set_data", "data")
 
 
 class Stored:
-    """Stands for a tensor that is in a file, by its name there."""
+    """Stands for a tensor in a file, and has its name there."""
 
     __slots__ = ("_name", "_tensors")
 
@@ -347,7 +347,7 @@ class Stored:
         self._tensors = tensors
 
     def read(self, shape: tuple[int, ...] | None = None) -> Tensor:
-        """Read the tensor. Raises `UnreadableFile` if its shape differs from `shape`, the recorded shape, if given."""
+        """Read the tensor. If `shape`, the recorded shape, is given and differs, raises `UnreadableFile`."""
         found = self._tensors.read(self._name)
         if shape is not None and shape_of(found) != shape:
             self._tensors.refuse(self._name, f"its shape is {shape_of(found)}, and {tuple(shape)} is recorded of the operation")

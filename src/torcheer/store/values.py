@@ -29,8 +29,8 @@ from ..errors import CannotBeSaved
 from ..log.templates import blank
 from .checking import fields, flag, items, lists, number, real, refuse, sizes, text
 
-_DEEPEST = 60  # containers nested deeper than this are written as their repr
-_LONGEST = 20_000  # at most this many characters of a repr are written
+_DEEPEST = 60  # a container that is nested deeper than this is written as its repr
+_LONGEST = 20_000  # write at most this many characters of a repr
 _ITSELF = frozenset({type(None), bool, int})
 _NUMPY_KINDS = "biufc"  # kinds of NumPy dtypes: truth values, whole numbers, floats and complex numbers
 _CONTAINERS: dict[type, str] = {list: "list", deque: "deque"}
@@ -87,7 +87,7 @@ class Writer:
         return self._as_printed(value, depth)
 
     def _as_printed(self, value: Any, depth: int) -> Json:
-        """The repr of an object, with the paths to the tensors inside it."""
+        """Write an object as its repr, with the paths to the tensors inside it."""
         if type(value) is SavedObject:
             steps, held, printed, name = value.steps, value.items, value.printed, value.type_name
         else:
@@ -99,7 +99,7 @@ class Writer:
         return {"object": name, "prints": printed, **({"holds": [list(pair) for pair in kept]} if kept else {})}
 
     def write_step(self, step: Any) -> Json:
-        """A step of a path: an attribute, a place without a name, or a key."""
+        """Write a step of a path: an attribute, an index of an item without a name, or a key."""
         if type(step) is Attribute:
             return {"attribute": str(step)}
         return {"nth": int(step)} if type(step) is Nth else self.write(step)
@@ -108,7 +108,7 @@ class Writer:
         return [self.write_step(step) for step in path]
 
     def write_kept(self, value: Any, label: str) -> Json:
-        """The result of an `activation_postfunc`. Raises if it could not be read back."""
+        """Write the result of an `activation_postfunc`. Raises if it could not be read back."""
         written = self.write(value)
         name = _object_in(written)
         if name is not None:
@@ -162,7 +162,7 @@ class Reader:
 
     def __init__(self, tensor_of: Callable[[str], Tensor]) -> None:
         self._tensor_of = tensor_of
-        self._depth = 0  # how deep the container that is being read is nested
+        self._depth = 0  # nesting depth of the container that is being read
 
     def read(self, written: Json) -> Any:
         """Read a value from its JSON."""
@@ -296,7 +296,7 @@ def _range(what: Json) -> range:
 
 
 def _chosen(known: Any, names: str) -> _Form:
-    """The form for layouts or memory formats, which are written by name."""
+    """Make the form for layouts or memory formats, which are written by name."""
     by_name = {f"torch.{name}": getattr(torch, name) for name in names.split()}
 
     def read(what: Json) -> Any:
@@ -308,7 +308,7 @@ def _chosen(known: Any, names: str) -> _Form:
 
 
 class _Form(NamedTuple):
-    """How values of a class are written, under a word, and read. `write` returns None for a value without this form."""
+    """Writes and reads values of one class; `word` names the class in JSON. `write` returns None if it cannot write a value."""
 
     word: str
     cls: type

@@ -126,7 +126,7 @@ def _is_harmless(func: Any) -> bool:
 
 
 def _may_be_named(name: str) -> bool:
-    """True if a function is public by its name, or is one of the private functions that programs call."""
+    """True if a function's name is public, or is the name of a private function that programs call."""
     if name.startswith("__"):
         bare = name.strip("_")
         return name in _METHODS or any(bare == f"{before}{one}" for before in ("", "i", "r") for one in _OPERATORS)
@@ -275,7 +275,7 @@ def _samples(named: _Arguments) -> None:
 
 
 def _sequences(named: _Arguments) -> None:
-    """Packed sequences: `batch_sizes` has the number of sequences at each step."""
+    """Check packed sequences: `batch_sizes` has the number of sequences at each step."""
     sizes, data = _tensor(named, "batch_sizes"), _tensor(named, "data", "input")
     if sizes is None or data is None:
         return
@@ -326,7 +326,7 @@ def _new(named: _Arguments) -> None:
 
 
 def _lists(named: _Arguments, is_fused: bool) -> None:
-    """Lists of tensors must have equal lengths and, for a fused optimizer, tensors of equal shapes."""
+    """Check that lists of tensors have equal lengths and, for a fused optimizer, tensors of equal shapes."""
     lists = {name: one for name, one in named.items() if isinstance(one, (list, tuple)) and one and isinstance(one[0], Tensor)}
     whole = next(iter(lists.values()), ())
     for name, one in lists.items():

@@ -48,7 +48,7 @@ def only_sends(func: Any) -> bool:
 
 
 def written_by_collective(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], list[Any]] | None:
-    """A function that takes a collective's arguments and returns the tensors it writes to; None if it makes new tensors."""
+    """Make a function from a collective's arguments to the tensors that it writes to; None if the collective makes new ones."""
     name = getattr(func, "__name__", "")
     if name in _WRITTEN:
         written, signature = _WRITTEN[name], inspect.signature(func)
@@ -61,7 +61,7 @@ def written_by_collective(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any
 
 
 def written_unmarked(func: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], list[Any]] | None:
-    """Like `written_by_collective`, for an operator of FSDP that writes to an argument although its schema does not mark it."""
+    """Like `written_by_collective`, for an operator of FSDP that writes to an argument which its schema does not mark."""
     if not _copies_in(func):
         return None
     return lambda args, kwargs: _flat(kwargs["all_gather_output"] if "all_gather_output" in kwargs else args[1])

@@ -136,7 +136,7 @@ _OPEN_GLOBALS: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
 
 
 def opened_copy(func: types.FunctionType) -> Callable[..., Any]:
-    """A copy of `func` that runs its own body instead of handing the call to the mode.
+    """Copy a Python function of torch. The copy runs its own body instead of handing the call to the mode.
 
     In its globals, `has_torch_function` and its variants return False. The copy shares code, defaults and closure with the
     original; nothing of torch is changed.
@@ -150,7 +150,7 @@ def opened_copy(func: types.FunctionType) -> Callable[..., Any]:
     return copy
 
 
-# What kind of result a function has, by plain name.
+# Says, by plain name, whether the result of a function is a view of an argument.
 
 # Functions that return an argument's memory if there is nothing to compute.
 _SOMETIMES = groups.CONVERSIONS | groups.RESHAPES | groups.ONE_FOR_EACH | groups.DROPOUTS | groups.HAND_BACK
@@ -196,7 +196,7 @@ _GROUPS: tuple[tuple[Category, frozenset[str]], ...] = (
 )
 
 
-# Which calls draw random numbers from the default generator. It depends on the arguments.
+# Decides from the arguments of a call whether it draws random numbers from the default generator.
 
 Draws = Callable[[tuple[Any, ...], dict[str, Any]], bool]
 
@@ -249,11 +249,11 @@ _DRAWS: dict[str, Draws] = {
 
 
 def draws_of(plain: str) -> Draws | None:
-    """A rule that says, from a call's arguments, whether the call draws random numbers; None if no call draws."""
+    """Return a rule that says, from a call's arguments, whether the call draws random numbers; None if no call draws."""
     return _DRAWS.get(plain)
 
 
-# Which tensors a call writes to, decided from its arguments before it runs.
+# Decides from the arguments of a call, before it runs, which tensors it writes to.
 # torch's schemas mark written arguments. They do not mark running statistics, the weight of an embedding with `max_norm`,
 # Python's operators, or Python functions with `inplace=True`: these have rules here.
 
@@ -263,7 +263,7 @@ Writes = Callable[[Args, Kwargs], list[Any]]
 
 
 def writes_of(func: Any, name: str, plain: str) -> Writes | None:
-    """A function that returns the tensors a call writes to, from its arguments; None if only `out=`, `inplace=True` matter."""
+    """Make a function from a call's arguments to the tensors it writes to; None if only `out=` and `inplace=True` matter."""
     if is_collective(func):
         return written_by_collective(func)
     if (unmarked := written_unmarked(func)) is not None:
@@ -321,8 +321,8 @@ def out_or_inplace(args: Args, kwargs: Kwargs) -> list[Any]:
 class _Marked:
     """The arguments that torch's schemas mark as written, and `out=`.
 
-    `positions` maps positions to names; `names` are keyword-only, such as the results of `torch.ops.aten.sort.values(x,
-    values=v, indices=i)`.
+    `positions` maps positions to names. `names` are the keyword-only arguments, such as `values` and `indices` in
+    `torch.ops.aten.sort.values(x, values=v, indices=i)`.
     """
 
     def __init__(self, positions: dict[int, str], names: frozenset[str] = frozenset()) -> None:
@@ -405,7 +405,7 @@ class TorchFunction:
     touches_gradients: bool = False  # reads or sets `.grad`
     switches_gradients: bool = False  # changes `requires_grad` of a tensor
     draws: Draws | None = None  # says whether a call draws random numbers; None if no call does
-    # set for a function of a saved history that does not exist here; None: names are read from the function
+    # the names, for a function of a saved history that does not exist here; None: they are read from the function
     argument_names: tuple[str, ...] | None = None
 
     def writes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -78,7 +78,7 @@ def product(call: TorchCall, macs: int, factors: Iterable[Operand], also: int = 
 
 
 def simple(call: TorchCall, flops: float, backward: float = 1) -> Work:
-    """The work of a call without products. The FLOPs of its backward are `backward` times those of its forward."""
+    """The work of a call without products. Its backward has `backward` times as many FLOPs as its forward."""
     if call.is_complex:
         flops *= 2
     return Work(round(flops), 0, round(flops * backward))
@@ -161,7 +161,7 @@ def _multi_dot(call: TorchCall) -> Work:
 
 
 def _cheapest_chain(sizes: list[int]) -> int:
-    """MACs of a chain of matrix products in the cheapest order, which torch chooses."""
+    """Count the MACs of a chain of matrix products in the cheapest order, which torch chooses."""
     count = len(sizes) - 1
     best = [[0] * count for _ in range(count)]
     for span in range(1, count):
@@ -197,7 +197,7 @@ def _bilinear(call: TorchCall) -> Work:
     "scaled_dot_product_efficient_attention scaled_dot_product_cudnn_attention scaled_dot_product_attention_math"
 )
 def _attention(call: TorchCall) -> Work:
-    """Two products and a softmax over all pairs. A causal mask saves nothing here; grouped heads count as full heads."""
+    """Count two products and a softmax over all pairs. A causal mask saves nothing here; grouped heads count as full heads."""
     query, key, value = call.operands[:3]
     length, width = query.shape[-2:]
     scores = math.prod(call.shape[:-2]) * length * key.shape[-2]
@@ -212,7 +212,7 @@ def _attention(call: TorchCall) -> Work:
 
 
 def _self_attention(x: Operand, heads: int, is_masked: bool) -> Work:
-    """Self-attention with four projections; every position attends to every position."""
+    """The work of self-attention with four projections; every position attends to every position."""
     batch, length, width = x.shape
     pairs = batch * length * length
     macs = 4 * x.numel * width + 2 * pairs * width
@@ -221,13 +221,13 @@ def _self_attention(x: Operand, heads: int, is_masked: bool) -> Work:
 
 @formula("native_multi_head_attention")
 def _fused_attention(call: TorchCall) -> Work:
-    """Runs only without gradients, so it has no backward."""
+    """The work of attention in one call. It runs only without gradients, so it has no backward."""
     return _self_attention(call.operand(0, "query"), call.value(4, "num_head"), isinstance(call.value(9, "mask"), Operand))
 
 
 @formula("transformer_encoder_layer_fwd")
 def _fused_encoder_layer(call: TorchCall) -> Work:
-    """Attention, two linear layers with ReLU or GELU between them, two norms with weight and bias, two sums."""
+    """Add up attention, two linear layers with ReLU or GELU between them, two norms with weight and bias, and two sums."""
     x, wide = call.operand(0, "src"), call.operand(14, "ffn_weight_1").shape[0]
     attention = _self_attention(x, call.value(2, "num_heads"), isinstance(call.value(18, "mask"), Operand))
     macs = 2 * x.numel * wide
@@ -237,7 +237,7 @@ def _fused_encoder_layer(call: TorchCall) -> Work:
 
 # Recurrent kernels ------------------------------------------------------------------------------------------------
 
-# Gates of each kind, and the FLOPs per hidden unit and step other than products.
+# For each kind: the number of gates, and the FLOPs per hidden unit and step besides products.
 _RECURRENT = {
     "lstm": (4, 3 * SIGMOID + 2 + 4 + 4),  # three sigmoids, two tanh, sums of input and state, f*c + i*g and o*tanh(c)
     "gru": (3, 2 * SIGMOID + 1 + 3 + 1 + 4),  # two sigmoids, one tanh, sums, r*n, (1 - z)*n + z*h
@@ -248,7 +248,7 @@ _RECURRENT = {
 
 @formula("lstm gru rnn_tanh rnn_relu")
 def _recurrent(call: TorchCall) -> Work:
-    """Each weight matrix (of every layer and direction, and of projections) multiplies each step of each sequence once."""
+    """Count one product for each weight matrix (of every layer, direction and projection) and step of each sequence."""
     weights = next((a for a in call.args if isinstance(a, list)), None)
     if weights is None:
         raise LookupError("no list of weights")
@@ -281,7 +281,7 @@ def _steps(call: TorchCall, kind: str, x: Operand, weights: list[Operand]) -> Wo
 
 @formula("sum nansum prod amax amin argmax argmin any all sum_to_size")
 def _fold(call: TorchCall) -> Work:
-    """One FLOP for each value except the first of each result."""
+    """Count one FLOP for each value, except for the first value of each result."""
     return simple(call, max(0, call.given - call.made))
 
 
@@ -333,7 +333,7 @@ def _cross_entropy(call: TorchCall) -> Work:
 
 @formula("ctc_loss")
 def _ctc(call: TorchCall) -> Work:
-    """Thirteen FLOPs for each cell of the lattice: a log-sum-exp of three values, and the emission."""
+    """Count thirteen FLOPs for each cell of the lattice: a log-sum-exp of three values, and the emission."""
     x, targets = call.operand(0, "log_probs"), call.operand(1, "targets")
     batch = x.shape[1] if len(x.shape) == 3 else 1
     return simple(call, 13 * x.shape[0] * (2 * targets.numel + batch), 2)
@@ -357,7 +357,7 @@ def _embedding_bag(call: TorchCall) -> Work:
 
 
 def _affine(call: TorchCall) -> int:
-    """The FLOPs per value for scaling by a weight and adding a bias: one for each that is given."""
+    """Count one FLOP per value for a weight, and one for a bias, if the call has them."""
     given = [call.value(-1, name) for name in ("weight", "bias")]
     if not any(isinstance(value, Operand) for value in given):
         given = [value for value in call.args[1:] if isinstance(value, Operand)][:2]
@@ -366,7 +366,7 @@ def _affine(call: TorchCall) -> int:
 
 @formula(" ".join(sorted(BATCH_NORMS)))
 def _batch_norm(call: TorchCall) -> Work:
-    """In training as many FLOPs as other norms; with running statistics, only a subtraction and a scaling."""
+    """Count as many FLOPs as for other norms in training; with running statistics, only a subtraction and a scaling."""
     statistics = call.value(5, "training", call.value(5, "use_input_stats", call.name == "instance_norm"))
     is_python = call.function.func is not None and call.function.func.__module__ == "torch.nn.functional"
     first = 3 if is_python else 1
@@ -427,7 +427,7 @@ def _upsample(call: TorchCall) -> Work:
 
 @formula("grid_sample grid_sampler grid_sampler_2d grid_sampler_3d")
 def _grid_sample(call: TorchCall) -> Work:
-    """Four FLOPs per coordinate to find the position, and a weighted sum of the neighbours."""
+    """Count four FLOPs per coordinate to find the position, and a weighted sum of the neighbours."""
     grid = call.operand(1, "grid")
     mode = call.value(2, "mode", call.value(2, "interpolation_mode", "bilinear"))
     mode = {0: "bilinear", 1: "nearest", 2: "bicubic"}.get(mode, mode)
@@ -477,7 +477,7 @@ _enter(lambda entry, call: simple(call, entry[0](call), entry[1]), _SIMPLE)
     "fft_rfft2 fft_irfft2 fft_rfftn fft_irfftn fft_hfft2 fft_ihfft2 fft_hfftn fft_ihfftn"
 )
 def _fft(call: TorchCall) -> Work:
-    """5 N log2 N for each transform of N complex values; half if input or output is real."""
+    """Count 5 N log2 N FLOPs for each transform of N complex values; half of that if input or output is real."""
     before, after = call.operands[0].shape, call.shape
     name = call.name.removeprefix("fft_")
     if name.endswith("n"):
@@ -592,7 +592,7 @@ def _einsum(call: TorchCall) -> Work:
 
 
 def contraction(terms: Sequence[set[Hashable]], output: set[Hashable], sizes: dict[Hashable, int]) -> tuple[int, int]:
-    """The MACs, and the other FLOPs, of contracting the terms from left to right."""
+    """Contract the terms from left to right. Returns the number of MACs, and of other FLOPs."""
 
     def volume(labels: set[Hashable]) -> int:
         return math.prod(sizes[label] for label in labels)
@@ -687,7 +687,7 @@ _enter(_elementwise, PER_ELEMENT)
 
 @formula(" ".join(sorted(DROPOUTS)))
 def _dropout(call: TorchCall) -> Work:
-    """A mask and a scale, in training; drawing the random numbers is not counted."""
+    """Count a mask and a scaling in training. Drawing the random numbers does not count."""
     p, training = call.value(1, "p", 0.5), call.value(2, "training", call.value(2, "train", True))
     return simple(call, 2 * call.made, 0.5) if p and training else NOTHING
 

@@ -32,7 +32,7 @@ ATTENTION = _names(
     "transformer_encoder_layer_fwd scaled_dot_product_fused_attention_overrideable triton_multi_head_attention "
     "triton_scaled_dot_attention cudnn_attention_forward scaled_dot_product_attention_math_for_mps flex_attention"
 )
-# torch's modules call them on their fused path
+# Functions that torch's modules call on their fused path.
 FUSED_LAYERS = _names("transformer_encoder_layer_fwd native_multi_head_attention")
 ACTIVATIONS = _names(
     "relu relu6 leaky_relu prelu rrelu rrelu_with_noise elu selu celu gelu silu mish glu tanh sigmoid logsigmoid hardtanh "
@@ -187,7 +187,7 @@ NONDETERMINISTIC = (
     )
     | VARY_WITH_MEMORY
 )
-# Functions that may write several values to one place; on accelerators any of them may win.
+# Functions that may write several values to one place; on accelerators any of the values may stay.
 RACING = _names("index_put setitem put scatter index_copy max_unpool1d max_unpool2d max_unpool3d")
 # Functions whose two arguments may be swapped.
 COMMUTATIVE = _names(

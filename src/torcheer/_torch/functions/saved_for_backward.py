@@ -126,7 +126,7 @@ def _derived(call: TorchCall, names: frozenset[str]) -> Saved:
     slots = [operand.slot for name, operand in by_name.items() if name in names and name not in unneeded]
     named = _result_names(call.name) if len(call.numbers) > 1 else ()
     lists = names & {"indices", "tensors"} - set(named)
-    if lists:  # lists of tensors: saves all arguments, or all except the first
+    if lists:  # lists of tensors: autograd saves all arguments, or all except the first
         slots += [operand.slot for operand in operands[1 if "indices" in lists else 0 :] if operand.slot not in slots]
     results = [position for position in range(len(call.numbers)) if f"result{position or ''}" in names]
     results += [position for position, name in enumerate(named[: len(call.numbers)]) if name in names]
@@ -141,8 +141,8 @@ def _bytes(operand: Operand) -> int:
 
 
 def _product(call: TorchCall, memory: Storages) -> Saved:
-    """Each factor is saved if the other needs a gradient: itself, or the copy that a reshape to a plain matrix product
-    makes.
+    """A factor is saved if the other factor needs a gradient. If torch reshapes it to a plain matrix product with a copy, the
+    copy is saved.
     """
     a, b = (call.operand(0, "input"), call.operand(1, "weight")) if call.name == "linear" else call.operands[:2]
     batched = len(a.shape) > 2 and len(b.shape) > 2
@@ -187,7 +187,7 @@ def _attention(call: TorchCall) -> Saved:
 
 @_rule("lstm gru rnn_tanh rnn_relu")
 def _recurrent(call: TorchCall) -> Saved:
-    """An estimate, because kernels differ: the gates, the state and the output of every step."""
+    """Estimate, because kernels differ: the gates, the state and the output of every step are saved."""
     weights = next(a for a in call.args if isinstance(a, list))
     x = call.operands[0]
     rows = [weight.shape[0] for weight in weights if len(weight.shape) == 2 and weight.shape[0] == weights[0].shape[0]]
@@ -217,7 +217,7 @@ def _max_pool(call: TorchCall) -> Saved:
 
 
 def _statistics(call: TorchCall, rows: int) -> Saved:
-    """The input, weight and bias, and the mean and deviation of each row."""
+    """The input, weight and bias are saved, and the mean and deviation of each row."""
     x = call.operands[0]
     slots = tuple(one.slot for one in call.operands if one.slot == x.slot or one.dtype.is_floating_point)
     return Saved(slots, (), 2 * rows * max(4, x.dtype.itemsize))

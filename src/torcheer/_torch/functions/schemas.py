@@ -36,7 +36,7 @@ def aten_schemas(name: str) -> tuple[Any, ...]:
 
 
 def schemas_of(func: Any, name: str) -> tuple[Any, ...]:
-    """The schemas of a torch function that is one operator; empty for Python functions and Python operators."""
+    """Return the schemas of a torch function that is one operator; empty for Python functions and Python operators."""
     if isinstance(func, OpOverload):
         return (schema_of(func),)
     if isinstance(func, OpOverloadPacket):

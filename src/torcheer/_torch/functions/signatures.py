@@ -71,13 +71,13 @@ def _written_names(function: TorchFunction) -> tuple[str, ...] | None:
 
 
 def _padded(names: Sequence[str], count: int) -> list[str]:
-    """The first `count` names; empty strings if there are fewer names, as for the sizes in `view(2, 3, 4)`."""
+    """Return the first `count` names; `count` empty strings if there are fewer names, as for the sizes in `view(2, 3, 4)`."""
     return list(names[:count]) if len(names) >= count else [""] * count
 
 
 @cache
 def _forms_of(func: Any, name: str) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-    """For each schema: the names and the types of its positional arguments. Both are empty for a form with `out=`."""
+    """List, for each schema, the names and the types of its positional arguments. Both are empty for a schema with `out=`."""
     found = []
     for schema in schemas_of(func, name):
         given = [argument for argument in schema.arguments if not argument.kwarg_only] if not has_out(schema) else []

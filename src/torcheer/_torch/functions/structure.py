@@ -58,7 +58,7 @@ _BY_NAME: dict[str, Role] = {
     ),
 }
 
-# plain name of a function -> roles of its arguments whose name does not give the role
+# maps the plain name of a function to the roles of the arguments whose names do not give their role
 _BY_FUNCTION: dict[str, dict[str, Role]] = {
     "embedding": {"input": Role.INDEX},  # F.embedding(input, weight)
     "embedding_bag": {"input": Role.INDEX},
@@ -136,7 +136,7 @@ class Structure:
         return self._among(there, has_schemas=bool(there))
 
     def _among(self, arguments: list[Any], *, has_schemas: bool) -> Role:
-        """The role of an argument. `arguments` has the argument's entries in the schemas of the function's overloads."""
+        """Find the role of an argument. `arguments` are the argument's entries in the schemas of the function's overloads."""
         roles = [self._role(argument.name) for argument in arguments if "Tensor" in str(argument.type)]
         if roles:
             return next((role for role in roles if role is not Role.VALUE), Role.VALUE)
@@ -175,7 +175,7 @@ def _fits(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any], leaf: type
 
 
 def _leaves(value: Any, leaf: type, *, in_slice: bool = False) -> Iterator[tuple[Any, bool]]:
-    """Every object of class `leaf` in nested arguments, with True if it is a bound of a slice."""
+    """Yield every object of class `leaf` in nested arguments, and whether it is a bound of a slice."""
     if isinstance(value, leaf):
         yield value, in_slice
     elif isinstance(value, (list, tuple)):

@@ -218,7 +218,7 @@ def test_aliases_of_the_database_are_one_function():
 
 
 def overridable() -> list[Callable[..., Any]]:
-    """Without functions that another library has wrapped, as Lightning wraps `torch.compile`: torch does not know the wrapper."""
+    """Leaves out what another library has wrapped, as Lightning wraps `torch.compile`: torch does not know the wrapper."""
     ignored = get_ignored_functions()
     found = [func for functions in get_overridable_functions().values() for func in functions]
     return [func for func in found if inspect.unwrap(func) not in ignored]

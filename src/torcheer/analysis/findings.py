@@ -447,48 +447,38 @@ _SOFTMAXES = frozenset("softmax log_softmax softmin safe_softmax".split())
 _PRODUCTS = frozenset("matmul bmm".split())
 
 
+# Losses, and what is wrong if they get the result of a softmax or sigmoid.
+_LOSSES_OF_LOGITS = {
+    **dict.fromkeys(("cross_entropy", "cross_entropy_loss"), "computes the softmax itself"),
+    "binary_cross_entropy_with_logits": "computes the sigmoid itself",
+    "nll_loss": "expects logarithms of probabilities",
+}
+
+
 def find_softmax_faults(checkup: Checkup) -> Iterator[Finding]:
     """Finds a softmax over samples, over a wrong dimension, after another softmax, or before a loss that computes a softmax."""
     for number in checkup.operations:
         name, record = checkup.name(number), checkup.record(number)
-        if name in _SOFTMAXES and record.parents:
+        if not record.parents or not (name in _SOFTMAXES or name in _LOSSES_OF_LOGITS):
+            continue
+        before = checkup.origin_of(record.parents[0])
+        function = checkup.name(before) if before >= 0 else ""
+        if name in _SOFTMAXES:
             yield from _softmax_axis(checkup, number)
-            before = checkup.origin_of(record.parents[0])
-            if before >= 0 and checkup.name(before) == "softmax" and not _is_router(checkup, before, number):
+            if function == "softmax" and not _is_router(checkup, before, number):
                 yield checkup.find(
                     "two softmaxes",
                     "warning",
                     f"{function_words(checkup, number)} is computed of {checkup.label(before)}, which is a softmax already",
                     number,
                 )
-        if name in ("cross_entropy", "cross_entropy_loss") and record.parents:
-            before = checkup.origin_of(record.parents[0])
-            if before >= 0 and checkup.name(before) in ("softmax", "sigmoid"):
-                yield checkup.find(
-                    "softmax before loss",
-                    "warning",
-                    f"{function_words(checkup, number)} gets {checkup.label(before)}, and computes the softmax itself",
-                    number,
-                )
-        if name == "binary_cross_entropy_with_logits" and record.parents:
-            before = checkup.origin_of(record.parents[0])
-            if before >= 0 and checkup.name(before) in ("sigmoid", "softmax"):
-                yield checkup.find(
-                    "softmax before loss",
-                    "warning",
-                    f"{function_words(checkup, number)} gets {checkup.label(before)}, and computes the sigmoid itself",
-                    number,
-                )
-        if name == "nll_loss" and record.parents:
-            reading = checkup.argument_reading(number, 0)
-            before = checkup.origin_of(record.parents[0])
-            if reading is not None and before >= 0 and checkup.name(before) in ("softmax", "sigmoid") and reading.low >= 0:
-                yield checkup.find(
-                    "softmax before loss",
-                    "warning",
-                    f"{function_words(checkup, number)} gets probabilities, and expects their logarithms",
-                    number,
-                )
+        elif function in ("softmax", "sigmoid"):
+            yield checkup.find(
+                "softmax before loss",
+                "warning",
+                f"{function_words(checkup, number)} gets {checkup.label(before)}, and {_LOSSES_OF_LOGITS[name]}",
+                number,
+            )
 
 
 def _is_router(checkup: Checkup, first: int, second: int) -> bool:

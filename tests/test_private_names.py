@@ -27,7 +27,7 @@ def run_without(way: str, names: Iterable[str] = NAMES) -> dict[str, dict[str, s
     """For each name, or several names joined by commas, what came of each step."""
     environment = {**os.environ, "PYTHONPATH": str(Path(torcheer.__file__).parents[1])}
     command = [sys.executable, str(PROGRAM), way, *names]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=900)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=1700)
     return dict(map(json.loads, ran.stdout.splitlines()))
 
 

@@ -92,9 +92,9 @@ class NonFinite:
             yield self._nan(number, infinite, number in behind_nan)
         if behind_nan:
             return  # if NaN is in the outputs, infinity in the outputs says nothing more
-        behind = self.above(ends)
+        behind, begun = self.above(ends), set(self.nan_begins)
         for number in self.infinity_begins:
-            if number in behind and number not in self.nan_begins:
+            if number in behind and number not in begun:
                 yield self._infinity(number)
 
     def _nan(self, number: int, infinite: list[int], reaches: bool) -> Finding:
@@ -146,14 +146,13 @@ def find_nonfinite(checkup: Checkup) -> Iterator[Finding]:
     """Finds where NaN and infinity begin, and parameters and buffers whose NaN or infinity reaches an output."""
     found = NonFinite(checkup)
     ends = [number for number in checkup.ends if number in found.spoilt]
-    with_nan, reaching = found.above(n for n in ends if found.spoilt[n].nan), found.above(ends)
-    for reference in sorted({parent for number in reaching for parent in checkup.record(number).parents if parent < 0})[::-1]:
+    with_nan = _states_read(checkup, found.above(n for n in ends if found.spoilt[n].nan))
+    for reference in sorted(_states_read(checkup, found.above(ends)), reverse=True):
         reading, name = checkup.reading(reference), checkup.label(reference)
         if reading is None or not reading.nonfinite:
             continue
         is_parameter = checkup.index.state(reference).is_parameter
-        is_read_there = any(reference in checkup.record(number).parents for number in with_nan)
-        if (reading.nan and is_read_there) or (reading.infinite and is_parameter):  # buffers of masks are infinite
+        if (reading.nan and reference in with_nan) or (reading.infinite and is_parameter):  # buffers of masks are infinite
             what, count = ("NaN", reading.nan) if reading.nan else ("infinity", reading.infinite)
             yield checkup.find(
                 "nonfinite",
@@ -167,6 +166,11 @@ def find_nonfinite(checkup: Checkup) -> Iterator[Finding]:
                 count=reading.count,
             )
     yield from found.findings()
+
+
+def _states_read(checkup: Checkup, numbers: Iterable[int]) -> set[int]:
+    """The (negative) numbers of the parameters and buffers that operations read."""
+    return {parent for number in numbers for parent in checkup.record(number).parents if parent < 0}
 
 
 def find_near_overflow(checkup: Checkup) -> Iterator[Finding]:
@@ -287,7 +291,6 @@ _DOMAINS: dict[str, tuple[_Test | None, _Test | None]] = {
     "logit": ((lambda x: (x < 0) | (x > 1), "outside 0 to 1"), (lambda x: (x == 0) | (x == 1), "at 0 or 1")),
     "lgamma": (None, (lambda x: (x <= 0) & (x == x.floor()), "at 0 or a negative integer")),
     "digamma": ((lambda x: (x < 0) & (x == x.floor()), "at a negative integer"), _ZERO),
-    "xlogy": (None, None),
 }
 
 
